@@ -427,6 +427,21 @@ fn places_of_workers(server: &Server) -> Vec<String> {
     places.collect()
 }
 
+/// Whether this machine is as plain as most: it has this many processors, each is a core, and the system tells no difference.
+fn keeps_by_topology(processors: usize) -> bool {
+    let read = |number: usize, file: &str| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{number}/{file}")).unwrap_or_default()
+    };
+    let is_core = |number: &usize| read(*number, "topology/thread_siblings_list").trim() == number.to_string();
+    let alike = |file: &str| (0..processors).all(|number| read(number, file) == read(0, file));
+    let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let is_whole = processors > 1 && all.trim() == format!("0-{}", processors - 1);
+    is_whole
+        && (0..processors).filter(is_core).count() == processors
+        && alike("cpu_capacity")
+        && alike("cpufreq/cpuinfo_max_freq")
+}
+
 /// With as many threads as cores, which is the default, each has its own; otherwise, or where somebody says so, they run anywhere.
 #[test]
 fn threads_that_compute_have_cores_of_their_own_where_there_are_as_many() {
@@ -439,12 +454,13 @@ fn threads_that_compute_have_cores_of_their_own_where_there_are_as_many() {
     let server = with("\"auto\"").start();
     assert!(!server.answer("Hello!").is_empty());
     let kept = places_of_workers(&server);
-    assert!(!kept.is_empty());
-    // A machine with one core, or whose quota of time is less than its cores, keeps none.
-    let is_kept = kept.len() > 1 && kept.iter().all(|place| *place != anywhere);
-    assert!(if is_kept { distinct(&kept) == kept.len() } else { distinct(&kept) == 1 }, "{kept:?}");
-    if anywhere == "0-1" && std::thread::available_parallelism().unwrap().get() == 2 && kept.len() == 2 {
-        assert!(is_kept, "{kept:?}");
+    // One core, a quota of time below the cores, or cores that are not alike: each of these keeps none.
+    let keeps = server.log().contains("each thread that computes has a core of its own");
+    assert!(!kept.is_empty() && kept.iter().all(|place| (*place == anywhere) != keeps), "{kept:?}");
+    assert!(!keeps || kept.len() > 1 && distinct(&kept) == kept.len(), "{kept:?}");
+    let usual = std::thread::available_parallelism().unwrap().get();
+    if keeps_by_topology(usual) {
+        assert!(keeps && kept.len() == usual, "{kept:?}");
     }
     for setup in [
         with("\"auto\"").env("OMP_PROC_BIND", "false"),

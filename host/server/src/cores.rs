@@ -20,30 +20,36 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// All cores of this process where its teams have as many threads, so that to keep them apart takes no core from anybody;
-    /// otherwise none: fewer threads are better left where there is room, and more have to share.
+    /// All cores of this process where its models compute in teams that have as many threads, so that to keep them apart takes no
+    /// core from anybody. Otherwise none: fewer threads are better left where there is room, more have to share, and threads that
+    /// run anywhere would come to cores that others cannot leave.
     pub(crate) fn of(sized: &Sized, is_numa: bool) -> Self {
         let threads: u32 = sized.weights.iter().map(|weights| weights.threads_of_all()).sum();
-        let cores = machine::processors_of_cores();
+        let cores = machine::alike_cores();
         let is_whole = cores.len() == threads as usize && sized.cores() == threads;
-        let is_ours = is_whole && !is_numa && !environment::places_threads();
-        let set = |processors: &Vec<usize>| {
-            let mut set = CpuSet::new();
-            processors.iter().for_each(|&processor| set.set(processor));
-            set
-        };
+        let are_teams = sized.weights.iter().all(|weights| weights.computes_in_teams());
+        let is_ours = is_whole && are_teams && !is_numa && !environment::places_threads();
         Self { free: Mutex::new(if is_ours { cores.iter().map(set).collect() } else { Vec::new() }) }
     }
 
-    /// So many of them for a team, or none if there are fewer.
+    /// As many of them as a team has threads, or none if there are fewer.
     pub(crate) fn take(&self, threads: u32) -> Vec<CpuSet> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads as usize;
-        if threads < 2 || free.len() < threads {
-            return Vec::new();
-        }
-        free.drain(..threads).collect()
+        if free.len() < threads { Vec::new() } else { free.drain(..threads).collect() }
     }
+}
+
+fn set(processors: &Vec<usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    processors.iter().for_each(|&processor| set.set(processor));
+    set
+}
+
+/// The processors of a set, for people.
+fn shown(set: &CpuSet) -> String {
+    let processors = (0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number));
+    processors.map(|number| number.to_string()).collect::<Vec<_>>().join("+")
 }
 
 /// A thread and those that libgomp started for it, each on its core.
@@ -51,12 +57,24 @@ impl Cores {
 pub(crate) struct Team {
     /// Where the thread itself might run before.
     everywhere: CpuSet,
+    /// Its core.
+    mine: CpuSet,
     others: Vec<(Pid, CpuSet)>,
 }
 
+/// Gives a thread its name back.
+struct Renamed(String);
+
+impl Drop for Renamed {
+    fn drop(&mut self) {
+        rename(&self.0);
+    }
+}
+
 impl Team {
-    /// Runs `first`, in which the calling thread computes for the first time, and keeps it and the threads that were started for
-    /// it on these cores. `None` where they are not as many, or the system does not want it: then they run anywhere.
+    /// Runs `first`, in which the calling thread computes for the first time, and keeps it and the threads that were started
+    /// meanwhile on these cores. `None` where there are more or fewer threads than cores, or the system refuses: then all of them
+    /// run anywhere.
     pub(crate) fn keep<T>(cores: &[CpuSet], first: impl FnOnce() -> T) -> (T, Option<Self>) {
         if cores.is_empty() {
             return (first(), None);
@@ -65,57 +83,96 @@ impl Team {
         // Threads inherit the name: by this one they are told from those of other teams.
         let mark = format!("team-{}", me.as_raw_nonzero());
         rename(&mark);
+        let renamed = Renamed(name.clone());
         let done = first();
         let others = named(&mark, me);
-        rename(&name);
+        drop(renamed);
         for &other in others.as_deref().unwrap_or_default() {
             // Only for those who look at the threads.
             let _ = fs::write(format!("/proc/self/task/{}/comm", other.as_raw_nonzero()), &name);
         }
-        let team = others.and_then(|others| Self::place(cores, &others));
-        if let Err(error) = &team {
-            tracing::debug!(%error, worker = name, "threads that compute are not kept on cores of their own");
-        }
-        (done, team.ok())
-    }
-
-    fn place(cores: &[CpuSet], others: &[Pid]) -> io::Result<Self> {
-        let Some((mine, theirs)) = cores.split_first().filter(|(_, theirs)| theirs.len() == others.len()) else {
-            return Err(io::Error::other(format!("{} threads for {} cores", others.len() + 1, cores.len())));
-        };
-        let team = Self {
-            everywhere: sched_getaffinity(None)?,
-            others: others.iter().copied().zip(theirs.iter().copied()).collect(),
-        };
-        let mut theirs = team.others.iter();
-        let placed = theirs.try_for_each(|(other, core)| sched_setaffinity(Some(*other), core));
-        match placed.and_then(|()| sched_setaffinity(None, mine)) {
-            Ok(()) => Ok(team),
+        match others.and_then(|others| Self::new(cores, &others)).and_then(Self::placed) {
+            Ok(team) => {
+                let cores = cores.iter().map(shown).collect::<Vec<_>>().join(", ");
+                tracing::info!(worker = name, cores, "each thread that computes has a core of its own");
+                (done, Some(team))
+            }
             Err(error) => {
-                team.release();
-                Err(error.into())
+                tracing::info!(%error, worker = name, "threads that compute have no cores of their own");
+                (done, None)
             }
         }
     }
 
-    /// Lets all run where the one that computes with the others might before. Those that have ended are no matter.
-    fn release(&self) {
-        let others = self.others.iter().map(|(other, _)| Some(*other));
-        for thread in others.chain([None]) {
+    fn new(cores: &[CpuSet], others: &[Pid]) -> io::Result<Self> {
+        let Some((mine, theirs)) = cores.split_first().filter(|(_, theirs)| theirs.len() == others.len()) else {
+            return Err(io::Error::other(format!("{} threads for {} cores", others.len() + 1, cores.len())));
+        };
+        Ok(Self {
+            everywhere: sched_getaffinity(None)?,
+            mine: *mine,
+            others: others.iter().copied().zip(theirs.iter().copied()).collect(),
+        })
+    }
+
+    /// Puts each thread on its core. To be called on the one that computes with the others.
+    ///
+    /// # Errors
+    /// The system refuses, or a thread is gone: all of them run anywhere.
+    pub(crate) fn placed(self) -> io::Result<Self> {
+        let mut others = self.others.iter();
+        let placed = others.try_for_each(|(other, core)| {
+            if !is_ours(*other) {
+                return Err(io::Error::other("a thread has ended"));
+            }
+            Ok(sched_setaffinity(Some(*other), core)?)
+        });
+        match placed.and_then(|()| Ok(sched_setaffinity(None, &self.mine)?)) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.release();
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets the calling thread and all that are kept on the team's cores run where that one might before: also those that it
+    /// started since, which have its core.
+    pub(crate) fn release(&self) {
+        let of_team = |place: &CpuSet| *place == self.mine || self.others.iter().any(|(_, core)| core == place);
+        // Without the list of threads, at least those that are known.
+        let threads = threads().unwrap_or_default();
+        let kept = threads.into_iter().filter(|&thread| sched_getaffinity(Some(thread)).is_ok_and(|now| of_team(&now)));
+        for thread in kept.map(Some).chain([None]) {
             let _ = sched_setaffinity(thread, &self.everywhere);
         }
     }
 
-    /// Whether the threads are still those that were placed. Others would have been started on the core of the one that computes
-    /// with them: if so, all may run anywhere from now on, as whatever that one starts. To be asked now and then, on that thread.
-    pub(crate) fn is_whole(&self) -> bool {
-        let is_there = |(other, core): &(Pid, CpuSet)| sched_getaffinity(Some(*other)).is_ok_and(|now| now == *core);
-        let is_whole = self.others.iter().all(is_there);
-        if !is_whole {
-            self.release();
+    /// The team if its threads are still those that were placed, each on its core. Otherwise all of them run anywhere from now on,
+    /// and whatever they start. To be called now and then, on the thread that computes with the others.
+    pub(crate) fn checked(self) -> Option<Self> {
+        let is_on = |thread, core: &CpuSet| sched_getaffinity(thread).is_ok_and(|now| now == *core);
+        let others = self.others.iter().all(|(other, core)| is_on(Some(*other), core));
+        if others && is_on(None, &self.mine) {
+            return Some(self);
         }
-        is_whole
+        tracing::info!("threads that compute have cores of their own no more: they are others, or somebody moved them");
+        self.release();
+        None
     }
+}
+
+/// Whether this is a thread of this process: of one that has ended, another process may have the number.
+fn is_ours(thread: Pid) -> bool {
+    fs::exists(format!("/proc/self/task/{}", thread.as_raw_nonzero())).unwrap_or_default()
+}
+
+/// The threads of this process, in the order of their numbers.
+fn threads() -> io::Result<Vec<Pid>> {
+    let number = |task: io::Result<fs::DirEntry>| task.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw);
+    let mut threads: Vec<Pid> = fs::read_dir("/proc/self/task")?.filter_map(number).collect();
+    threads.sort_by_key(|thread| thread.as_raw_nonzero());
+    Ok(threads)
 }
 
 fn rename(name: &str) {
@@ -123,94 +180,16 @@ fn rename(name: &str) {
     let _ = CString::new(name).map(|name| set_name(&name));
 }
 
-/// Threads of this process with this name, but for one, in the order in which they were started.
+/// Threads of this process with this name, but for one.
 fn named(name: &str, but: Pid) -> io::Result<Vec<Pid>> {
-    let mut found = Vec::new();
-    for task in fs::read_dir("/proc/self/task")? {
-        let task = task?;
+    let has_name = |thread: &Pid| {
         // One that has just ended has none.
-        let Ok(its) = fs::read_to_string(task.path().join("comm")) else { continue };
-        let pid = task.file_name().to_str().and_then(|id| Pid::from_raw(id.parse().ok()?));
-        found.extend(pid.filter(|&pid| pid != but && its.trim_end() == name));
-    }
-    found.sort_by_key(|pid| pid.as_raw_nonzero());
-    Ok(found)
+        let its = fs::read_to_string(format!("/proc/self/task/{}/comm", thread.as_raw_nonzero()));
+        *thread != but && its.is_ok_and(|its| its.trim_end() == name)
+    };
+    Ok(threads()?.into_iter().filter(has_name).collect())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn on(processor: usize) -> CpuSet {
-        let mut set = CpuSet::new();
-        set.set(processor);
-        set
-    }
-
-    /// One processor that this process may use.
-    fn any() -> CpuSet {
-        let all = sched_getaffinity(None).unwrap();
-        on((0..CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap())
-    }
-
-    /// Threads that are started as libgomp's are, and end when the sender is dropped.
-    fn start(count: usize) -> crossbeam_channel::Sender<()> {
-        let (end, ends) = crossbeam_channel::bounded::<()>(0);
-        let (up, ups) = crossbeam_channel::bounded(count);
-        for _ in 0..count {
-            let (ends, up) = (ends.clone(), up.clone());
-            std::thread::spawn(move || {
-                up.send(()).unwrap();
-                let _ = ends.recv();
-            });
-        }
-        ups.iter().take(count).for_each(drop);
-        end
-    }
-
-    #[test]
-    fn a_team_is_kept_on_its_cores_until_it_is_another() {
-        let before = sched_getaffinity(None).unwrap();
-        let (end, team) = Team::keep(&[any(), any(), any()], || start(2));
-        let team = team.unwrap();
-        assert!(team.is_whole());
-        assert_eq!(sched_getaffinity(None).unwrap(), any());
-        assert_eq!(team.others.len(), 2);
-        let gone = team.others[0].0;
-        drop(end);
-        while sched_getaffinity(Some(gone)).is_ok() {
-            std::thread::yield_now();
-        }
-        assert!(!team.is_whole());
-        assert_eq!(sched_getaffinity(None).unwrap(), before, "what it starts next runs anywhere");
-        // A thread that another one placed elsewhere is no longer the team's.
-        let (_end, team) = Team::keep(&[any(), any()], || start(1));
-        let team = team.unwrap();
-        sched_setaffinity(Some(team.others[0].0), &before).unwrap();
-        assert!(team.is_whole() == (before == any()));
-        assert_eq!(sched_getaffinity(Some(team.others[0].0)).unwrap(), before);
-    }
-
-    #[test]
-    fn as_many_threads_as_cores_are_kept_and_no_others() {
-        let before = sched_getaffinity(None).unwrap();
-        for (cores, threads) in [(3, 1), (2, 2), (2, 0), (0, 2)] {
-            let (_end, team) = Team::keep(&vec![any(); cores], || start(threads));
-            assert!(team.is_none(), "{threads} more threads for {cores} cores");
-        }
-        // What the system does not take.
-        let (_end, team) = Team::keep(&[any(), CpuSet::new()], || start(1));
-        assert!(team.is_none());
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
-    }
-
-    #[test]
-    fn cores_are_given_once_and_to_teams_alone() {
-        let cores = Cores { free: Mutex::new((0..5).map(on).collect()) };
-        assert!(cores.take(1).is_empty(), "one thread shares with nobody of its own");
-        assert_eq!(cores.take(2), [on(0), on(1)]);
-        assert!(cores.take(4).is_empty());
-        assert_eq!(cores.take(3), [on(2), on(3), on(4)]);
-        assert!(cores.take(2).is_empty());
-    }
-}
+#[path = "cores_tests.rs"]
+mod tests;

@@ -36,9 +36,25 @@ fn cores(root: &Path) -> u32 {
     cores.clamp(1, quota) as u32
 }
 
-/// The processors that this process may run on, of each physical core.
-pub(crate) fn processors_of_cores() -> Vec<Vec<usize>> {
-    of_process(Path::new("/")).unwrap_or_default()
+/// The processors that this process may run on, of each physical core, in their order. None where some cores are faster than
+/// others: there the system knows best who needs which.
+pub(crate) fn alike_cores() -> Vec<Vec<usize>> {
+    let root = Path::new("/");
+    of_process(root).filter(|cores| are_alike(root, cores)).unwrap_or_default()
+}
+
+/// Whether the system says of no core that it is faster than another one.
+fn are_alike(root: &Path, cores: &[Vec<usize>]) -> bool {
+    let speed = |core: &Vec<usize>| {
+        let of = |file: &str| {
+            let processor = root.join(format!("sys/devices/system/cpu/cpu{}", core.first()?));
+            fs::read_to_string(processor.join(file)).ok()
+        };
+        (of("cpu_capacity"), of("cpufreq/cpuinfo_max_freq"))
+    };
+    let mut speeds = cores.iter().map(speed);
+    let first = speeds.next();
+    speeds.all(|speed| Some(speed) == first)
 }
 
 /// `None`: the system does not say where this process may run.
@@ -55,7 +71,9 @@ fn physical(root: &Path, processors: impl Iterator<Item = usize>) -> Vec<Vec<usi
     };
     let mut cores = BTreeMap::<String, Vec<usize>>::new();
     processors.for_each(|number| cores.entry(siblings(number)).or_default().push(number));
-    cores.into_values().collect()
+    let mut cores: Vec<_> = cores.into_values().collect();
+    cores.sort();
+    cores
 }
 
 #[cfg(test)]
@@ -90,5 +108,23 @@ mod tests {
         assert_eq!(physical(root.path(), [0, 2].into_iter()), [[0, 2]]);
         assert_eq!(physical(root.path(), 5..9).len(), 4);
         assert!(look().cores >= 1);
+    }
+
+    #[test]
+    fn cores_are_in_the_order_of_their_processors() {
+        let root = root(&[]);
+        assert_eq!(physical(root.path(), 0..12), (0..12).map(|number| vec![number]).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn cores_are_alike_unless_the_system_says_otherwise() {
+        let cores = [vec![0], vec![1]];
+        let file = |number: usize, name: &str| format!("sys/devices/system/cpu/cpu{number}/{name}");
+        assert!(are_alike(root(&[]).path(), &cores) && are_alike(Path::new("/"), &cores[..1]));
+        for name in ["cpu_capacity", "cpufreq/cpuinfo_max_freq"] {
+            let of = |speeds: [&str; 2]| root(&[(&file(0, name), speeds[0]), (&file(1, name), speeds[1])]);
+            assert!(are_alike(of(["1024\n", "1024\n"]).path(), &cores));
+            assert!(!are_alike(of(["446\n", "1024\n"]).path(), &cores));
+        }
     }
 }

@@ -15,7 +15,6 @@ use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
-use rustix::thread::CpuSet;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{Config, ModelConfig};
@@ -139,7 +138,7 @@ impl Starter<'_> {
                 reports: reports_in.clone(),
                 slow_reader: self.all.fixed.limits.slow_reader.0,
                 frame_interval: self.all.fixed.limits.frame_interval.0,
-                cores: self.cores_of(model),
+                cores: self.cores.take(model.sizes.threads),
             };
             let handle = self.start_worker(config, setup, &info, make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
@@ -173,12 +172,6 @@ impl Starter<'_> {
         );
         let backend = Backend::Generate(submissions_in);
         Ok(Model { id: config.id.clone(), created: now(), tokenizer, info, backend })
-    }
-
-    /// Cores for one of the model's workers. A draft model has threads of its own beside them, and so has a device.
-    fn cores_of(&self, model: &Weights) -> Vec<CpuSet> {
-        let shares = model.config().draft_model.is_some() || model.sizes.offloaded.layers > 0;
-        if shares { Vec::new() } else { self.cores.take(model.sizes.threads) }
     }
 
     fn start_worker<E: Engine + Send + 'static>(

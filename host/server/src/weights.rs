@@ -194,6 +194,13 @@ impl Weights {
         workers.saturating_mul(self.sizes.threads)
     }
 
+    /// Whether each of its workers computes with threads that were started for it, and with nothing else: a draft model has threads
+    /// of its own beside them, and so has a device.
+    pub(crate) fn computes_in_teams(&self) -> bool {
+        let shares = self.config().draft_model.is_some() || self.sizes.offloaded.layers > 0;
+        self.is_generating() && self.sizes.threads > 1 && !shares
+    }
+
     pub(crate) fn is_generating(&self) -> bool {
         self.loaded.kind() == ModelKind::Generate
     }

@@ -92,6 +92,8 @@ where
     type Handle = Handle;
 
     fn make(&mut self) -> Result<(Incarnation<E>, Handle), ServerError> {
+        // What is started meanwhile, as the writer of a cache on disk, would stay on the core of this thread.
+        self.team.iter().for_each(Team::release);
         let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
         let handle = Handle { limits: engine.limits(), messages: sender };
@@ -101,12 +103,14 @@ where
     fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
         let cold = self.cold.take();
         // The thread's first engine starts those that compute, and the later ones find them.
-        let cores = std::mem::take(&mut self.setup.cores);
-        let (warm, team) = Team::keep(&cores, || incarnation.engine.warm_up());
+        let (warm, team) = match self.team.take() {
+            Some(team) => (incarnation.engine.warm_up(), team.placed().ok()),
+            None => Team::keep(&std::mem::take(&mut self.setup.cores), || incarnation.engine.warm_up()),
+        };
+        self.team = team;
         if let Err(error) = warm {
             tracing::warn!(%error, worker = %self.setup.id, "the engine could not decode a first token");
         }
-        self.team = team.or(self.team.take());
         drop(cold);
         WorkerThread::new(&self.setup, incarnation).run(&mut self.team, stop);
     }
@@ -166,7 +170,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         while !stop.is_set() && self.take_messages(behind) {
             steps = steps.wrapping_add(1);
             if steps.is_multiple_of(LOOK_AT_TEAM) {
-                *team = team.take().filter(Team::is_whole);
+                *team = team.take().and_then(Team::checked);
             }
             let begun = Instant::now();
             self.delivery.before_step(begun, self.engine.worker().may_take_longer());

@@ -1,0 +1,132 @@
+//! Teams that are kept on cores, and let go.
+use super::*;
+
+fn on(processor: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    set
+}
+
+/// One processor that this process may use.
+fn any() -> CpuSet {
+    let all = sched_getaffinity(None).unwrap();
+    on((0..CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap())
+}
+
+/// Threads that are started as libgomp's are, and end when the sender is dropped.
+fn start(count: usize) -> crossbeam_channel::Sender<()> {
+    let (end, ends) = crossbeam_channel::bounded::<()>(0);
+    let (up, ups) = crossbeam_channel::bounded(count);
+    for _ in 0..count {
+        let (ends, up) = (ends.clone(), up.clone());
+        std::thread::spawn(move || {
+            up.send(()).unwrap();
+            let _ = ends.recv();
+        });
+    }
+    ups.iter().take(count).for_each(drop);
+    end
+}
+
+#[test]
+fn a_team_is_kept_on_its_cores_until_it_is_another() {
+    let before = sched_getaffinity(None).unwrap();
+    let (end, team) = Team::keep(&[any(), any(), any()], || start(2));
+    let team = team.unwrap().checked().unwrap();
+    assert_eq!(sched_getaffinity(None).unwrap(), any());
+    assert_eq!(team.others.len(), 2);
+    let gone = team.others[0].0;
+    drop(end);
+    while sched_getaffinity(Some(gone)).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(team.checked().is_none());
+    assert_eq!(sched_getaffinity(None).unwrap(), before, "what it starts next runs anywhere");
+    // A thread that another one placed elsewhere is no longer the team's.
+    let (_end, team) = Team::keep(&[any(), any()], || start(1));
+    let team = team.unwrap();
+    sched_setaffinity(Some(team.others[0].0), &before).unwrap();
+    let other = team.others[0].0;
+    assert_eq!(team.checked().is_some(), before == any());
+    assert_eq!(sched_getaffinity(Some(other)).unwrap(), before);
+    // So is the one that computes with the others.
+    let (_end, team) = Team::keep(&[any(), any()], || start(1));
+    sched_setaffinity(None, &before).unwrap();
+    assert_eq!(team.unwrap().checked().is_some(), before == any());
+}
+
+#[test]
+fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team() {
+    let before = sched_getaffinity(None).unwrap();
+    let (end, team) = Team::keep(&[any(), any()], || start(1));
+    let team = team.unwrap();
+    let gone = team.others[0].0;
+    drop(end);
+    while is_ours(gone) {
+        std::thread::yield_now();
+    }
+    let (began, begun) = crossbeam_channel::bounded(1);
+    let (end, ends) = crossbeam_channel::bounded::<()>(0);
+    let other = std::thread::spawn(move || {
+        began.send(gettid()).unwrap();
+        let _ = ends.recv();
+    });
+    let thread = begun.recv().unwrap();
+    assert_eq!(sched_getaffinity(Some(thread)).unwrap(), any(), "it has the core of the one that started it");
+    assert!(team.checked().is_none());
+    assert_eq!(sched_getaffinity(Some(thread)).unwrap(), before);
+    drop(end);
+    other.join().unwrap();
+}
+
+#[test]
+fn a_team_that_was_let_go_is_placed_again_unless_a_thread_has_ended() {
+    let before = sched_getaffinity(None).unwrap();
+    let (end, team) = Team::keep(&[any(), any()], || start(1));
+    let team = team.unwrap();
+    let other = team.others[0].0;
+    team.release();
+    assert_eq!([None, Some(other)].map(|thread| sched_getaffinity(thread).unwrap()), [before; 2]);
+    let team = team.placed().unwrap();
+    assert_eq!([None, Some(other)].map(|thread| sched_getaffinity(thread).unwrap()), [any(); 2]);
+    drop(end);
+    while is_ours(other) {
+        std::thread::yield_now();
+    }
+    assert!(team.placed().is_err());
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+}
+
+#[test]
+fn regression_a_thread_whose_first_step_panics_has_its_name_again() {
+    let named = || fs::read_to_string("/proc/thread-self/comm").unwrap();
+    let panics = || Team::keep(&[any(), any()], || std::panic::panic_any("on purpose"));
+    let run = move || {
+        assert!(std::panic::catch_unwind(panics).is_err());
+        named()
+    };
+    let name = std::thread::Builder::new().name("worker-x".to_owned()).spawn(run).unwrap().join().unwrap();
+    assert_eq!(name, "worker-x\n");
+}
+
+#[test]
+fn as_many_threads_as_cores_are_kept_and_no_others() {
+    let before = sched_getaffinity(None).unwrap();
+    for (cores, threads) in [(3, 1), (2, 2), (2, 0), (0, 2)] {
+        let (_end, team) = Team::keep(&vec![any(); cores], || start(threads));
+        assert!(team.is_none(), "{threads} more threads for {cores} cores");
+    }
+    // What the system does not take.
+    let (_end, team) = Team::keep(&[any(), CpuSet::new()], || start(1));
+    assert!(team.is_none());
+    assert_eq!(sched_getaffinity(None).unwrap(), before);
+}
+
+#[test]
+fn cores_are_given_once() {
+    let cores = Cores { free: Mutex::new((0..5).map(on).collect()) };
+    assert_eq!(cores.take(2), [on(0), on(1)]);
+    assert!(cores.take(4).is_empty());
+    assert_eq!(cores.take(3), [on(2), on(3), on(4)]);
+    assert!(cores.take(2).is_empty());
+}
