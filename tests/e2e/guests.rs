@@ -187,7 +187,7 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
         }
         assert!(faults(&server, "scheduler", kinds) > before, "{how} is counted as one of {kinds:?}");
         let entry = server.policy("scheduler", "bad").expect("it is there");
-        assert_eq!(entry["state"], "replaced", "{how}: {entry}");
+        assert_eq!((&entry["state"], &entry["effect"]), (&json!("replaced"), &json!("none")), "{how}: {entry}");
         let error = entry["error"].as_str().expect("an error");
         assert!(error.contains("model demo: replaced by the native scheduler since a fault: "), "{how}: {error}");
     }

@@ -79,6 +79,7 @@ fn an_open_breaker_denies_or_skips_without_asking_and_closes_again() {
     assert_eq!((count("trap"), count("open")), (2.0, 3.0), "two calls, and then none");
     let entry = server.policy("validator", "bad").expect("it is there");
     assert_eq!((&entry["health"]["breaker"], &entry["health"]["calls"]), (&json!("open"), &json!(2)), "{entry}");
+    assert_eq!(entry["effect"], "fails", "{entry}");
     let labels = [("hook", "validator"), ("plugin", "bad")];
     assert_eq!(server.metrics().get("camshaft_policy_breaker_state", &labels), Some(2.0));
     assert_eq!(server.metrics().count("camshaft_policy_breaker_openings_total", &labels), 1.0);
@@ -87,6 +88,7 @@ fn an_open_breaker_denies_or_skips_without_asking_and_closes_again() {
     for _ in 0..4 {
         assert_eq!(complete(&server), 200, "as its on-fault says");
     }
+    assert_eq!(server.policy("validator", "bad").unwrap()["effect"], "none", "requests pass without it");
     // A pause of 10 ms: it is tried again, and answers.
     let short = settings("well", "deny").replace("60s", "10ms");
     server.policies.put("validator", "10-bad.toml", short);

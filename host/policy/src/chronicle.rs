@@ -29,41 +29,54 @@ pub(crate) struct Chronicle {
     pub(crate) metrics: PolicyMetrics,
     pub(crate) history: Arc<Mutex<PolicyHistory>>,
     /// Who changes which policy just now, other than by its files.
-    acting: Arc<Mutex<Option<(Hook, String, String)>>>,
+    actor: Arc<Mutex<Option<Actor>>>,
+}
+
+/// Who changes a policy.
+#[derive(Debug)]
+struct Actor {
+    hook: Hook,
+    name: String,
+    who: String,
 }
 
 /// While it lives, what becomes of a policy is somebody's doing.
 #[must_use]
-pub(crate) struct Acting(Arc<Mutex<Option<(Hook, String, String)>>>);
+pub(crate) struct Acting {
+    actor: Arc<Mutex<Option<Actor>>>,
+    /// Whose doing it was before, and is again.
+    before: Option<Actor>,
+}
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.actor.lock().unwrap_or_else(PoisonError::into_inner) = self.before.take();
     }
 }
 
 impl Chronicle {
     pub(crate) fn new(metrics: PolicyMetrics) -> Self {
-        Self { metrics, history: Arc::default(), acting: Arc::default() }
+        Self { metrics, history: Arc::default(), actor: Arc::default() }
     }
 
     /// What becomes of this policy, until the value is dropped, is `who`'s doing where a note does not say whose it is.
     pub(crate) fn by(&self, hook: Hook, name: &str, who: &str) -> Acting {
-        let acting = Some((hook, name.to_owned(), who.to_owned()));
-        *self.acting.lock().unwrap_or_else(PoisonError::into_inner) = acting;
-        Acting(self.acting.clone())
+        let actor = Actor { hook, name: name.to_owned(), who: who.to_owned() };
+        let before = self.actor.lock().unwrap_or_else(PoisonError::into_inner).replace(actor);
+        Acting { actor: self.actor.clone(), before }
     }
 
-    /// Who changes the policy at this place just now.
-    fn actor(&self, place: &Place) -> String {
-        let acting = self.acting.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = acting.as_ref().filter(|(hook, name, _)| *hook == place.hook && name == place.name());
-        here.map_or("file", |(_, _, who)| who).to_owned()
+    /// Who changes the policy at this place just now, other than by its files.
+    pub(crate) fn who(&self, place: &Place) -> Option<String> {
+        let actor = self.actor.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = actor.as_ref().filter(|actor| actor.hook == place.hook && actor.name == place.name());
+        here.map(|actor| actor.who.clone())
     }
 
     pub(crate) fn note(&self, place: &Place, event: PolicyEvent, note: Note) {
         let Note { generation, digest, who, detail } = note;
-        let who = truncate_chars(who.unwrap_or_else(|| self.actor(place)), WHO_CHARS);
+        let who = who.or_else(|| self.who(place)).unwrap_or_else(|| "file".to_owned());
+        let who = truncate_chars(who, WHO_CHARS);
         let detail = detail.map(|detail| truncate_chars(detail, DETAIL_CHARS));
         self.metrics.swap(place.hook, event);
         let (hook, plugin, generation_) = (place.hook, place.name(), generation.map(|generation| generation.0));

@@ -115,11 +115,16 @@ impl Health {
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// Keeps the newest fault for operators.
+    /// Keeps the newest fault for operators. That others took all instances, or wait in its queue, is only what follows from
+    /// another one, and comes far more often.
     pub(crate) fn keep_fault(&self, kind: FaultKind, detail: &str) {
+        let mut last = self.last_fault.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |last: &LastFault| last.kind != FaultKind::Exhausted.as_str();
+        if kind == FaultKind::Exhausted && last.as_ref().is_some_and(is_other) {
+            return;
+        }
         let detail = on_one_line(truncated(detail.trim(), FAULT_BYTES));
-        let fault = LastFault { at: unix_seconds(SystemTime::now()), kind: kind.as_str(), detail };
-        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        *last = Some(LastFault { at: unix_seconds(SystemTime::now()), kind: kind.as_str(), detail });
     }
 
     pub(crate) fn last_fault(&self) -> Option<LastFault> {
@@ -205,6 +210,20 @@ mod tests {
         (1..=100).for_each(|us| health.count(Duration::from_micros(us), us > 90));
         assert_eq!((health.calls(), health.faults()), (100, 10));
         assert!(health.quantile(0.5).unwrap() >= Duration::from_micros(50));
+    }
+
+    #[test]
+    fn the_newest_fault_is_kept_but_for_those_that_follow_from_it() {
+        let health = health();
+        let last = || health.last_fault().map(|fault| (fault.kind, fault.detail));
+        assert_eq!(last(), None);
+        health.keep_fault(FaultKind::Exhausted, "64 calls wait for it");
+        assert_eq!(last(), Some(("exhausted", "64 calls wait for it".to_owned())), "there is no other one");
+        health.keep_fault(FaultKind::Deadline, "too slow\nby far");
+        health.keep_fault(FaultKind::Exhausted, "64 calls wait for it");
+        assert_eq!(last().unwrap().0, "deadline");
+        health.keep_fault(FaultKind::Trap, &"x".repeat(FAULT_BYTES + 1));
+        assert_eq!(last(), Some(("trap", "x".repeat(FAULT_BYTES))));
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use camshaft_core::breaker::BreakerState;
 use camshaft_core::canary::Tally;
 use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Fault, Hook, ModeError, NoSampler, Policies, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicySet,
-    PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
+    Fault, Hook, ModeError, NoSampler, Policies, PolicyChange, PolicyCheck, PolicyEffect, PolicyHistory, PolicyOrder,
+    PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded, never};
 
@@ -185,15 +186,11 @@ impl Drop for PolicyHost {
     }
 }
 
-impl Policies for PolicyHost {
-    fn current(&self) -> Arc<dyn PolicySet> {
-        Arc::new(View::stable(self.registry.current()))
-    }
-
-    fn status(&self) -> Vec<PolicyStatus> {
-        let mut statuses = self.registry.statuses().to_vec();
+impl PolicyHost {
+    /// Adds how the policies do just now, which changes without a change of their files.
+    fn refresh(&self, statuses: &mut [PolicyStatus]) {
         let current = self.registry.current();
-        for status in &mut statuses {
+        for status in statuses.iter_mut() {
             if let Some(canary) = &mut status.canary {
                 let mut candidates = current.candidates(status.hook).iter();
                 let candidate = candidates.rfind(|candidate| candidate.name.as_str() == status.name);
@@ -205,9 +202,23 @@ impl Policies for PolicyHost {
             let mut loaded = current.ready(status.hook).filter(|loaded| loaded.name.as_str() == status.name);
             if let Some(loaded) = loaded.next() {
                 *health = loaded.report(health.last_good.take());
+                if health.breaker == BreakerState::Open && status.effect == PolicyEffect::Decides {
+                    status.effect = loaded.on_fault().effect(status.hook);
+                }
             }
         }
-        self.replacements.show(&mut statuses, &current);
+        self.replacements.show(statuses, &current);
+    }
+}
+
+impl Policies for PolicyHost {
+    fn current(&self) -> Arc<dyn PolicySet> {
+        Arc::new(View::stable(self.registry.current()))
+    }
+
+    fn status(&self) -> Vec<PolicyStatus> {
+        let mut statuses = self.registry.statuses().to_vec();
+        self.refresh(&mut statuses);
         statuses
     }
 
@@ -219,7 +230,9 @@ impl Policies for PolicyHost {
         let no_policy = || ModeError::NoPolicy { hook: order.hook, name: order.name.clone() };
         let requests = self.requests().ok_or_else(no_policy)?;
         let asked = watch::ask(&requests, |done| Request::Order { order, done });
-        asked.map_err(|_| ModeError::Unanswered)?
+        let mut status = asked.map_err(|_| ModeError::Unanswered)??;
+        self.refresh(std::slice::from_mut(&mut status));
+        Ok(status)
     }
 
     fn check(&self, component: Vec<u8>, settings: Option<&str>) -> Result<PolicyCheck, ModeError> {

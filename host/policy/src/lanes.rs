@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 pub(crate) const WAITING: usize = 64;
 /// Calls of one version that run at once, at most; half of the cores if that is less.
 const AT_ONCE: usize = 8;
-/// So many versions, of which each has as many calls running as it may, leave threads for others.
+/// This many versions, of which each has as many calls running as it may, leave threads for another one.
 const SLOW_VERSIONS: usize = 4;
-/// Threads where cores are few: what a version that is slow leaves to others must be more than a share of one core.
+/// Threads where cores are few, so that slow versions leave some even where half of the cores is one.
 const LEAST_THREADS: usize = 8;
 /// A thread without calls ends after this.
 const IDLE: Duration = Duration::from_secs(10);
@@ -84,12 +84,18 @@ impl fmt::Debug for Lanes {
     }
 }
 
+/// Calls of one version that may run at once with these cores, and threads for those of all.
+fn sizes(cores: usize) -> (usize, usize) {
+    let at_once = (cores / 2).clamp(1, AT_ONCE);
+    (at_once, ((SLOW_VERSIONS + 1) * at_once).max(LEAST_THREADS))
+}
+
 impl Default for Lanes {
     /// A version has half of the cores, so that the engine keeps the others.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let at_once = (cores / 2).clamp(1, AT_ONCE);
-        Self::new(at_once, (SLOW_VERSIONS * at_once).max(LEAST_THREADS), Spawner::detached())
+        let (at_once, threads) = sizes(cores);
+        Self::new(at_once, threads, Spawner::detached())
     }
 }
 
@@ -247,7 +253,7 @@ impl State {
 
 /// What a thread does: calls in turn, until there have been none for a while.
 fn work(shared: &Shared) {
-    let _here = Here(shared);
+    let here = Here(shared);
     let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));
     // Where the system refuses, guests run as others do.
     let _ = setpriority_process(None, nice);
@@ -266,7 +272,7 @@ fn work(shared: &Shared) {
             continue;
         }
         if state.stopped {
-            return;
+            return here.leave(state);
         }
         state.idle += 1;
         let waited = shared.work.wait_timeout(state, IDLE);
@@ -274,13 +280,21 @@ fn work(shared: &Shared) {
         state = locked;
         state.idle -= 1;
         if timeout.timed_out() && state.ready(shared.at_once) == 0 {
-            return;
+            return here.leave(state);
         }
     }
 }
 
 /// A thread, counted until it ends.
 struct Here<'a>(&'a Shared);
+
+impl Here<'_> {
+    /// Ends it while nobody can add a call: whoever does next finds that there is a thread fewer.
+    fn leave(self, mut state: MutexGuard<'_, State>) {
+        state.threads -= 1;
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for Here<'_> {
     fn drop(&mut self) {

@@ -103,6 +103,7 @@ pub(crate) struct PolicyMetrics {
     swaps: IntCounterVec,
     swap_durations: Histogram,
     without_files: IntGaugeVec,
+    rejected: IntGaugeVec,
     pub(crate) documents: DocumentMetrics,
     pub(crate) canaries: CanaryMetrics,
 }
@@ -144,8 +145,17 @@ impl PolicyMetrics {
             &["hook"],
         )?;
         registry.register(Box::new(without_files.clone()))?;
+        let rejected = IntGaugeVec::new(
+            Opts::new(
+                "camshaft_policies_rejected",
+                "Policies whose newest files are not in force because something is wrong",
+            ),
+            &["hook"],
+        )?;
+        registry.register(Box::new(rejected.clone()))?;
         for hook in Hook::ALL {
             without_files.with_label_values(&[hook.as_str()]);
+            rejected.with_label_values(&[hook.as_str()]);
             for result in PolicyEvent::ALL {
                 // Start the series at zero, so that its first increase is visible.
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
@@ -164,7 +174,7 @@ impl PolicyMetrics {
         let monitors = MonitorFamilies::register(registry)?;
         let calls = CallFamilies { calls, durations, breakers, openings, monitors, kept: Arc::default() };
         let (documents, canaries) = (DocumentMetrics::register(registry)?, CanaryMetrics::register(registry)?);
-        Ok(Self { calls, generations, swaps, swap_durations, without_files, documents, canaries })
+        Ok(Self { calls, generations, swaps, swap_durations, without_files, rejected, documents, canaries })
     }
 
     /// The series of one policy, looked up once.
@@ -192,6 +202,11 @@ impl PolicyMetrics {
 
     pub(crate) fn without_files(&self, hook: Hook, policies: usize) {
         let gauge = self.without_files.with_label_values(&[hook.as_str()]);
+        gauge.set(i64::try_from(policies).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn rejected(&self, hook: Hook, policies: usize) {
+        let gauge = self.rejected.with_label_values(&[hook.as_str()]);
         gauge.set(i64::try_from(policies).unwrap_or(i64::MAX));
     }
 

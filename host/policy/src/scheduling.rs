@@ -7,7 +7,7 @@ use std::time::Duration;
 use camshaft_core::breaker::{BreakerSettings, BreakerState};
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{
-    Difference, Fault, Hook, NamedScheduler, Observation, PolicyState, PolicyStatus, SchedulerHook,
+    Difference, Fault, Hook, NamedScheduler, Observation, PolicyEffect, PolicyState, PolicyStatus, SchedulerHook,
 };
 
 use crate::hooks::scheduler;
@@ -49,6 +49,9 @@ impl Replacements {
             }
             if status.state == PolicyState::Active {
                 status.state = PolicyState::Replaced;
+            }
+            if status.effect == PolicyEffect::Decides {
+                status.effect = PolicyEffect::None;
             }
             let text = format!("model {model}: replaced by the native scheduler since a fault: {}", replaced.fault);
             status.error = Some(match status.error.take() {

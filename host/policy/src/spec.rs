@@ -1,6 +1,6 @@
 //! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
 use camshaft_core::breaker::BreakerSettings;
-use camshaft_core::policy::{Endpoint, Hook};
+use camshaft_core::policy::{Endpoint, Hook, PolicyEffect};
 use camshaft_core::sampling::RandomStream;
 use wasmtime::component::Linker;
 
@@ -33,6 +33,20 @@ impl OnFault {
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|on_fault| on_fault.as_str() == text)
+    }
+
+    /// Whether a single fault of a policy of this hook fails what needs its answer.
+    pub(crate) fn denies(self, hook: Hook) -> bool {
+        match self {
+            OnFault::Deny => true,
+            OnFault::LastGood => spec(hook).guards,
+            OnFault::Skip | OnFault::Fallback => false,
+        }
+    }
+
+    /// What requests meet while a policy of this hook cannot be asked.
+    pub(crate) fn effect(self, hook: Hook) -> PolicyEffect {
+        if self.denies(hook) { PolicyEffect::Fails } else { PolicyEffect::None }
     }
 }
 

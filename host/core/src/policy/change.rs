@@ -63,8 +63,10 @@ pub struct PolicyOrder {
 pub enum PolicyEvent {
     /// A version came into force.
     Swapped,
-    /// A file, or an order, was rejected.
+    /// A file was rejected.
     Rejected,
+    /// An order was not carried out.
+    Refused,
     /// It serves no more.
     Removed,
     /// The version before serves again.
@@ -78,9 +80,10 @@ pub enum PolicyEvent {
 }
 
 impl PolicyEvent {
-    pub const ALL: [PolicyEvent; 7] = [
+    pub const ALL: [PolicyEvent; 8] = [
         PolicyEvent::Swapped,
         PolicyEvent::Rejected,
+        PolicyEvent::Refused,
         PolicyEvent::Removed,
         PolicyEvent::RolledBack,
         PolicyEvent::Mode,
@@ -93,6 +96,7 @@ impl PolicyEvent {
         match self {
             PolicyEvent::Swapped => "swapped",
             PolicyEvent::Rejected => "rejected",
+            PolicyEvent::Refused => "refused",
             PolicyEvent::Removed => "removed",
             PolicyEvent::RolledBack => "rolled-back",
             PolicyEvent::Mode => "mode",

@@ -108,9 +108,9 @@ pub enum PolicyEffect {
     Decides,
     /// It is asked, and its answers are counted and change nothing.
     Watches,
-    /// It guards and was never loaded: what needs it fails as its `on-fault` says.
+    /// Requests that need it fail: it guards and could not be loaded, or its breaker is open, and its `on-fault` lets nothing pass.
     Fails,
-    /// It is not asked.
+    /// It is not asked, and requests pass without it.
     None,
 }
 

@@ -16,7 +16,6 @@ use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::Link;
 use crate::shares::Share;
-use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
 use crate::view::View;
 
@@ -33,16 +32,11 @@ pub(crate) fn open(view: &View, request: &FilteringRequest) -> Result<Vec<Box<dy
             // It decides nothing.
             Err(_) if link.is_monitor() => {}
             // Whoever takes all instances must not switch policies off.
-            Err(fault) if fault.kind == FaultKind::Exhausted || denies(on_fault) => return Err(fault),
+            Err(fault) if fault.kind == FaultKind::Exhausted || on_fault.denies(Hook::Filter) => return Err(fault),
             Err(_) => {}
         }
     }
     Ok(filters)
-}
-
-/// Whether a single fault ends the answer.
-fn denies(on_fault: OnFault) -> bool {
-    matches!(on_fault, OnFault::Deny | OnFault::LastGood)
 }
 
 fn start(view: &View, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Filter, Fault> {
@@ -141,7 +135,7 @@ impl TextFilter for Filter {
     }
 
     fn denies(&self) -> bool {
-        denies(self.policy.on_fault())
+        self.policy.on_fault().denies(Hook::Filter)
     }
 
     fn is_monitored(&self) -> bool {

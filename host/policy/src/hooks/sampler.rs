@@ -18,7 +18,6 @@ use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::Chain;
 use crate::shares::Share;
-use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
 use crate::view::View;
 
@@ -62,7 +61,7 @@ pub(crate) fn open(view: View, request: &SamplingRequest) -> Result<Box<dyn Toke
             Err(_) if policy.is_monitored() => {}
             Err(fault) => {
                 // Whoever takes all instances must not switch policies off.
-                if fault.kind == FaultKind::Exhausted || policy.on_fault() == OnFault::Deny {
+                if fault.kind == FaultKind::Exhausted || policy.on_fault().denies(Hook::Sampler) {
                     return Err(fault.into());
                 }
             }
@@ -124,7 +123,7 @@ impl TokenSampler for SamplerChain {
                 }
                 Err(fault) => {
                     link.policy.note_fault_of(&fault, started, link.told);
-                    if link.policy.on_fault() == OnFault::Deny {
+                    if link.policy.on_fault().denies(Hook::Sampler) {
                         return Err(fault);
                     }
                     // The others go on enforcing, over the row that this one got.

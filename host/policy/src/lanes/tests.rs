@@ -95,6 +95,9 @@ fn regression_a_version_whose_calls_take_long_delays_no_other_one() {
     let lanes = Lanes::default();
     let [slow, good] = [lanes.lane(), lanes.lane()];
     let running: Vec<_> = (0..lanes.shared.at_once).map(|_| held(&lanes, slow)).collect();
+    let others: Vec<_> = (1..SLOW_VERSIONS).map(|_| lanes.lane()).collect();
+    let at_once = lanes.shared.at_once;
+    let _others: Vec<_> = others.iter().flat_map(|other| (0..at_once).map(|_| held(&lanes, *other))).collect();
     let (order, done) = bounded(2 * WAITING);
     let _waiting: Vec<_> = (0..WAITING).map(|_| named(&lanes, slow, &order).unwrap()).collect();
     for _ in 0..WAITING {
@@ -105,13 +108,23 @@ fn regression_a_version_whose_calls_take_long_delays_no_other_one() {
 }
 
 #[test]
+fn slow_versions_leave_threads_whatever_the_cores() {
+    assert_eq!([1, 2, 3, 4, 16, 17, 64].map(sizes), [(1, 8), (1, 8), (1, 8), (2, 10), (8, 40), (8, 40), (8, 40)]);
+    assert!((0..200).map(sizes).all(|(at_once, threads)| threads > SLOW_VERSIONS * at_once));
+}
+
+#[test]
 fn its_threads_run_anywhere_whoever_starts_them() {
     let all = sched_getaffinity(Some(getpid())).unwrap();
     let mut one = rustix::thread::CpuSet::new();
     one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap());
-    sched_setaffinity(None, &one).unwrap();
-    let lanes = Lanes::new(1, 1, Spawner::detached());
-    assert_eq!(wait(lanes.put(lanes.lane(), || sched_getaffinity(None).unwrap()).unwrap()), Ok(all));
+    // On a thread of its own: the test's may be the first one of the process.
+    let started = std::thread::spawn(move || {
+        sched_setaffinity(None, &one).unwrap();
+        let lanes = Lanes::new(1, 1, Spawner::detached());
+        wait(lanes.put(lanes.lane(), || sched_getaffinity(None).unwrap()).unwrap())
+    });
+    assert_eq!(started.join().unwrap(), Ok(all));
 }
 
 #[test]

@@ -309,7 +309,7 @@ impl Directory {
                     let loaded = pass.builder.reconfigure(place, &compiled, &content, key.mode);
                     self.reconfigured(place, policy, &meanwhile, loaded);
                 }
-                policy.staged = Some(Staged { key, stamps: content.stamps, job: job.clone() });
+                policy.stage(pass.builder.chronicle.who(place), (key, content.stamps), job.clone());
                 return Progress::Compiling;
             }
             Err(error) if pass.patience == Patience::Wait && age < CONTINUE && is_truncated(error) => {
@@ -317,8 +317,8 @@ impl Directory {
             }
             _ => {}
         }
+        policy.unstage(&key);
         policy.examined = Some((key.clone(), trusted));
-        policy.staged = None;
         policy.unsettled = None;
         match built {
             Ok(Built::Ready(loaded)) => self.take_in(place, policy, (loaded, key), pass),

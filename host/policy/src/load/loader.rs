@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::{PolicyEvent, PolicyHistory};
+use camshaft_core::policy::{Hook, PolicyEvent, PolicyHistory, PolicyState, PolicyStatus};
 use crossbeam_channel::Receiver;
 
 use super::builder::Builder;
@@ -173,7 +173,12 @@ impl Loader {
 
     /// Has others see how every policy stands.
     pub(super) fn tell(&self) {
-        self.registry.set_statuses(self.directory.statuses());
+        let statuses = self.directory.statuses();
+        for hook in Hook::ALL {
+            let is_rejected = |status: &&PolicyStatus| status.hook == hook && status.state == PolicyState::Rejected;
+            self.builder.chronicle.metrics.rejected(hook, statuses.iter().filter(is_rejected).count());
+        }
+        self.registry.set_statuses(statuses);
         for (hook, missing) in self.directory.missing() {
             self.builder.chronicle.metrics.without_files(hook, missing);
         }
@@ -196,6 +201,7 @@ impl Loader {
     fn announce(&self, generation: Generation) {
         let chronicle = &self.builder.chronicle;
         for (place, policy) in &self.directory.policies {
+            let who = || chronicle.who(place).or_else(|| policy.who.clone());
             if let Some(trial) = &policy.trial
                 && trial.candidate.generation.set(generation).is_ok()
             {
@@ -203,7 +209,7 @@ impl Loader {
                 let canary = trial.candidate.sidecar.canary;
                 let detail = canary.map(|canary| format!("share {} by {}", canary.share.as_f64(), canary.by.as_str()));
                 let digest = Some(trial.candidate.compiled.digest.clone());
-                let note = Note { generation: Some(generation), digest, detail, ..Note::default() };
+                let note = Note { generation: Some(generation), digest, who: who(), detail };
                 chronicle.note(place, PolicyEvent::Canary, note);
             }
             let Some((loaded, _)) = &policy.serving else { continue };
@@ -211,7 +217,7 @@ impl Loader {
                 loaded.comes_into_force();
                 let digest = Some(loaded.compiled.digest.clone());
                 let detail = Some(format!("mode {}", loaded.sidecar.mode));
-                let note = Note { generation: Some(generation), digest, detail, ..Note::default() };
+                let note = Note { generation: Some(generation), digest, who: who(), detail };
                 chronicle.note(place, PolicyEvent::Swapped, note);
                 chronicle.metrics.serving(loaded.hook(), &loaded.name, generation);
             }

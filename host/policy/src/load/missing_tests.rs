@@ -215,17 +215,49 @@ fn says_what_requests_meet_at_a_rejected_guard() {
     started.put("scheduler/10-other.wasm", component("plugins/scheduler-fcfs"));
     started.loader.start().unwrap();
     assert_eq!(effects(&started), [Some(PolicyEffect::Decides), Some(PolicyEffect::Fails)]);
+    assert!(started.metrics().contains("camshaft_policies_rejected{hook=\"filter\"} 1"), "from the start");
     // Nothing of it has served, and it guards until an operator says otherwise.
     fs::remove_file(started.dir.path().join("filter/20-x.wasm")).unwrap();
     started.loader.scan_settled();
     let status = started.status("x").unwrap();
     assert_eq!((status.effect, status.serving), (PolicyEffect::Fails, None));
     let why = status.error.unwrap();
-    assert!(why.contains("was never loaded: requests go on failing") && why.contains("x/off"), "{why}");
+    assert!(why.contains("does not serve: requests that need it go on failing") && why.contains("x/off"), "{why}");
     let end = ModeChange::new(Hook::Filter, "x".to_owned(), Mode::Off).by("me".to_owned());
     { end }.attempt(&mut started.loader).unwrap().unwrap();
     assert_eq!(effects(&started)[1], None);
     assert!(history(&started).contains(&(PolicyEvent::Removed, "me".to_owned())));
+    assert!(started.metrics().contains("camshaft_policies_rejected{hook=\"filter\"} 0"));
+
+    let mut skipped = Bench::new();
+    skipped.put("filter/20-x.wasm", broken);
+    skipped.put("filter/20-x.toml", "[policy]\non-fault = \"skip\"");
+    skipped.put("scheduler/10-other.wasm", component("plugins/scheduler-fcfs"));
+    skipped.loader.start().unwrap();
+    assert_eq!(effects(&skipped)[1], Some(PolicyEffect::None));
+}
+
+#[test]
+fn regression_what_is_compiled_for_an_order_comes_into_force_as_the_orders_doing() {
+    let (guest, other) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
+    let mut bench = Bench::new();
+    bench.put("auth/10-x.wasm", &guest);
+    bench.put("auth/10-x.toml", "[policy]\nmode = \"off\"");
+    bench.loader.start().unwrap();
+    bench.hold(&guest);
+    let mut enforce = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Enforce).by("me".to_owned());
+    assert!(enforce.attempt(&mut bench.loader).is_none(), "it is being compiled");
+    // The files of others change meanwhile.
+    bench.put("auth/20-other.wasm", &other);
+    bench.finish();
+    assert!(enforce.decide(&mut bench.loader).unwrap().is_ok());
+    let history = bench.loader.history();
+    let changes = history.lock().unwrap().changes();
+    let swapped = |name| {
+        let of = changes.iter().filter(move |change| change.event == PolicyEvent::Swapped && change.name == name);
+        of.map(|change| change.who.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((swapped("x"), swapped("other")), (vec!["me"], vec!["file"]));
 }
 
 #[test]

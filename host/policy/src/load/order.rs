@@ -62,7 +62,7 @@ impl Loader {
     /// An order that could not be carried out.
     pub(super) fn note_refused(&self, place: &Place, who: &str, detail: String) {
         let note = Note { who: Some(who.to_owned()), detail: Some(detail), ..Note::default() };
-        self.builder.chronicle.note(place, PolicyEvent::Rejected, note);
+        self.builder.chronicle.note(place, PolicyEvent::Refused, note);
     }
 
     fn promote(&mut self, place: &Place, who: &str) -> Result<(), ModeError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
-use camshaft_core::policy::{Mode, PolicyEffect, PolicyEvent, PolicyState, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, PolicyEffect, PolicyEvent, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
 use super::versions::{RolledBack, Trial, Version};
@@ -86,6 +86,8 @@ pub(crate) struct Staged {
     pub(crate) key: ContentKey,
     pub(crate) stamps: Stamps,
     pub(crate) job: Option<Arc<CompileJob>>,
+    /// Who wants it in force; `None`: whoever changed the files.
+    pub(crate) who: Option<String>,
 }
 
 /// One policy file.
@@ -103,6 +105,8 @@ pub(crate) struct Policy {
     /// The newest content that was examined, and the stamps it had (if they can be trusted).
     pub(crate) examined: Option<(ContentKey, Option<Stamps>)>,
     pub(crate) staged: Option<Staged>,
+    /// Who wanted the newest content that was examined in force; `None`: whoever changed the files.
+    pub(crate) who: Option<String>,
     /// Stamps of a file that had not settled at the last scan, and when they were first seen.
     pub(crate) unsettled: Option<(Stamps, Instant)>,
     pub(crate) error: Option<Arc<PolicyError>>,
@@ -217,6 +221,7 @@ impl Policy {
             withheld: self.withheld.clone(),
             examined: None,
             staged: None,
+            who: None,
             unsettled: None,
             error: self.error.clone(),
             successors: self.successors.clone(),
@@ -319,7 +324,7 @@ impl Policy {
             mode: self.mode,
             overridden: self.is_overridden(),
             state,
-            effect: self.effect(stands_by),
+            effect: self.effect(place.hook, stands_by),
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
             error: self.why_not(place),
@@ -328,12 +333,12 @@ impl Policy {
         })
     }
 
-    fn effect(&self, stands_by: bool) -> PolicyEffect {
+    fn effect(&self, hook: Hook, stands_by: bool) -> PolicyEffect {
         match (self.seat(), self.mode) {
             (None, _) => PolicyEffect::None,
             (Some(_), _) if stands_by => PolicyEffect::None,
             (Some(_), Mode::Monitor) => PolicyEffect::Watches,
-            (Some(Seat { link: Some(Link::Broken(_)), candidate: None }), _) => PolicyEffect::Fails,
+            (Some(Seat { link: Some(Link::Broken(broken)), candidate: None }), _) => broken.on_fault.effect(hook),
             (Some(_), _) => PolicyEffect::Decides,
         }
     }
@@ -349,8 +354,12 @@ impl Policy {
     fn why_not(&self, place: &Place) -> Option<String> {
         if let Some(missing) = self.missing.as_ref().filter(|_| self.link().is_some()) {
             let end = format!("to end it, POST /admin/policies/{}/{}/off", place.hook, place.name());
-            let goes_on =
-                if self.serving.is_some() { "goes on serving" } else { "was never loaded: requests go on failing" };
+            let skips = self.broken.as_ref().is_some_and(|broken| broken.on_fault == OnFault::Skip);
+            let goes_on = match (self.serving.is_some(), skips) {
+                (true, _) => "goes on serving",
+                (false, false) => "does not serve: requests that need it go on failing",
+                (false, true) => "does not serve, and requests pass without it",
+            };
             return Some(format!("{missing}; it {goes_on} ({end})"));
         }
         self.error.as_ref().map(|error| error.sentence()).or_else(|| self.stays.clone())
@@ -366,6 +375,22 @@ impl Policy {
         self.drop_trial();
         (self.broken, self.withheld) = (None, None);
         self.settle();
+    }
+
+    /// It is being compiled. Whoever wanted it so before still does, if it is the same.
+    pub(crate) fn stage(
+        &mut self,
+        who: Option<String>,
+        (key, stamps): (ContentKey, Stamps),
+        job: Option<Arc<CompileJob>>,
+    ) {
+        let before = self.staged.take().filter(|staged| staged.key == key).and_then(|staged| staged.who);
+        self.staged = Some(Staged { key, stamps, job, who: who.or(before) });
+    }
+
+    /// It has been examined: nothing is being compiled for it.
+    pub(crate) fn unstage(&mut self, key: &ContentKey) {
+        self.who = self.staged.take().filter(|staged| staged.key == *key).and_then(|staged| staged.who);
     }
 
     /// The settings that it has, or had until the configuration granted it less, and the files that they came from.

@@ -8,7 +8,7 @@ use super::arrivals::Progress;
 use super::builder::{Builder, Built};
 use super::directory::{Directory, Pass};
 use super::loader::Loader;
-use super::policy::{Policy, Staged};
+use super::policy::Policy;
 use super::versions::{RolledBack, Version};
 use crate::chronicle::Note;
 use crate::error::{PolicyError, Rejection};
@@ -117,10 +117,13 @@ impl Directory {
         pass: &mut Pass<'_>,
     ) -> Progress {
         let (rolled_back, examined) = (policy.rolled_back.clone(), Some((key.clone(), trusted)));
+        if !matches!(built, Ok(Built::Compiling(_))) {
+            policy.unstage(&key);
+        }
         match built {
             // What serves goes on until its new documents are there.
             Ok(Built::Compiling(job)) => {
-                policy.staged = Some(Staged { key, stamps, job });
+                policy.stage(pass.builder.chronicle.who(place), (key, stamps), job);
                 return Progress::Compiling;
             }
             Ok(Built::Ready(loaded)) => {
@@ -135,7 +138,7 @@ impl Directory {
             Err(error) => policy.reject(place, Some(key), error, self.context(pass.builder)),
         }
         policy.examined = examined;
-        (policy.staged, policy.unsettled) = (None, None);
+        policy.unsettled = None;
         Progress::Done
     }
 }

@@ -172,7 +172,7 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
     let events: Vec<_> =
         history.lock().unwrap().changes().into_iter().map(|change| (change.event, change.who)).collect();
     let noted = |event| events.iter().filter(|(of, who)| *of == event && who == "me").count();
-    assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 3));
+    assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Refused)), (1, 1, 3));
     assert!(noted(PolicyEvent::Swapped) > 0, "what the order brought into force is whose order it was: {events:?}");
 }
 
