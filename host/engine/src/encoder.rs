@@ -28,7 +28,7 @@ mod wordpiece;
 mod words;
 
 use bpe::Bpe;
-use merges::Scratch;
+use merges::{Scratch, enough, longest_of_bytes};
 use output::{Output, Stopped};
 use specials::{Fragment, Special, Specials};
 use spm::Spm;
@@ -51,7 +51,8 @@ enum Texts {
     Bpe(Bpe),
     Spm(Spm),
     WordPiece(Box<WordPiece>),
-    Llama,
+    /// Llama.cpp. With bytes of the longest token, if that tells how many tokens there are at least.
+    Llama(Option<usize>),
 }
 
 impl Encoder {
@@ -63,7 +64,13 @@ impl Encoder {
             (Some(wordpiece), ..) => Texts::WordPiece(Box::new(wordpiece)),
             (_, Some(bpe), _) => Texts::Bpe(bpe),
             (.., Some(spm)) => Texts::Spm(spm),
-            (None, None, None) => Texts::Llama,
+            // Those that Bpe leaves to it spell bytes as GPT-2 does.
+            (None, None, None) if keys.model == "gpt2" => {
+                let vocab = model.vocab();
+                let tokens: Vec<_> = vocab.tokens().map(|token| vocab.text(token).to_vec()).collect();
+                Texts::Llama(longest_of_bytes(&tokens, &keys.merges))
+            }
+            (None, None, None) => Texts::Llama(None),
         };
         let (before, after) = around(model);
         Ok(Self { vocabulary, specials: Specials::new(specials_of(model))?, texts, before, after })
@@ -72,7 +79,7 @@ impl Encoder {
     /// Whether llama.cpp tokenizes what is between special tokens.
     #[cfg(test)]
     pub(crate) fn leaves_texts_to_llama(&self) -> bool {
-        matches!(self.texts, Texts::Llama)
+        matches!(self.texts, Texts::Llama(_))
     }
 
     /// Whether `text` spells a control token.
@@ -107,8 +114,12 @@ impl Encoder {
                 (Fragment::Text(text), Texts::Bpe(bpe)) => bpe.tokenize(text, &mut scratch, output)?,
                 (Fragment::Text(text), Texts::Spm(spm)) => spm.tokenize(text, &mut scratch, output)?,
                 // In each fragment llama.cpp begins anew, as it does between special tokens that it finds itself.
-                (Fragment::Text(text), Texts::Llama) => {
-                    output.tokens.extend(model.vocab().tokenize(text, false, false));
+                (Fragment::Text(text), Texts::Llama(longest)) => {
+                    let read = enough(text, *longest, output.room());
+                    output.tokens.extend(model.vocab().tokenize(read, false, false));
+                    if read.len() < text.len() {
+                        return Err(Stopped::Full);
+                    }
                 }
             }
             let (Fragment::Text(text) | Fragment::Token(_, text)) = fragment;

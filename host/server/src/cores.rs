@@ -136,27 +136,40 @@ impl Team {
         }
     }
 
-    /// Lets the calling thread and all that are kept on the team's cores run where that one might before: also those that it
-    /// started since, which have its core.
+    /// Lets the threads run where the calling one, which computes with the others, might before: also those that came in the place
+    /// of others, which have its core and its name. Where somebody has moved one of them, all stay where they are.
     pub(crate) fn release(&self) {
+        if self.was_moved() {
+            return;
+        }
+        let me = gettid();
         let of_team = |place: &CpuSet| *place == self.mine || self.others.iter().any(|(_, core)| core == place);
-        // Without the list of threads, at least those that are known.
-        let threads = threads().unwrap_or_default();
-        let kept = threads.into_iter().filter(|&thread| sched_getaffinity(Some(thread)).is_ok_and(|now| of_team(&now)));
-        for thread in kept.map(Some).chain([None]) {
-            let _ = sched_setaffinity(thread, &self.everywhere);
+        let is_kept = |thread: &Pid| sched_getaffinity(Some(*thread)).is_ok_and(|now| of_team(&now));
+        let like_me = name_of(me).and_then(|name| named(&name, me).ok()).unwrap_or_default();
+        for thread in like_me.into_iter().filter(is_kept).chain([me]) {
+            let _ = sched_setaffinity(Some(thread), &self.everywhere);
         }
     }
 
-    /// The team if its threads are still those that were placed, each on its core. Otherwise all of them run anywhere from now on,
-    /// and whatever they start. To be called now and then, on the thread that computes with the others.
+    /// Whether somebody else says by now where one of the threads runs.
+    fn was_moved(&self) -> bool {
+        let is_off = |thread, core: &CpuSet| sched_getaffinity(thread).is_ok_and(|now| now != *core);
+        let others = self.others.iter().filter(|(other, _)| is_ours(*other));
+        is_off(None, &self.mine) || { others }.any(|(other, core)| is_off(Some(*other), core))
+    }
+
+    /// The team if its threads are still those that were placed, each on its core. If others came in their place, all run anywhere
+    /// from now on; if somebody moved one of them, none is moved any more. To be called now and then, on the thread that computes
+    /// with the others.
     pub(crate) fn checked(self) -> Option<Self> {
-        let is_on = |thread, core: &CpuSet| sched_getaffinity(thread).is_ok_and(|now| now == *core);
-        let others = self.others.iter().all(|(other, core)| is_on(Some(*other), core));
-        if others && is_on(None, &self.mine) {
+        if self.was_moved() {
+            tracing::info!("somebody else says where a thread that computes runs: all of them stay where they are");
+            return None;
+        }
+        if self.others.iter().all(|(other, _)| is_ours(*other)) {
             return Some(self);
         }
-        tracing::info!("threads that compute have cores of their own no more: they are others, or somebody moved them");
+        tracing::info!("threads that compute have cores of their own no more: others came in their place");
         self.release();
         None
     }
@@ -182,12 +195,14 @@ fn rename(name: &str) {
 
 /// Threads of this process with this name, but for one.
 fn named(name: &str, but: Pid) -> io::Result<Vec<Pid>> {
-    let has_name = |thread: &Pid| {
-        // One that has just ended has none.
-        let its = fs::read_to_string(format!("/proc/self/task/{}/comm", thread.as_raw_nonzero()));
-        *thread != but && its.is_ok_and(|its| its.trim_end() == name)
-    };
+    let has_name = |thread: &Pid| *thread != but && name_of(*thread).is_some_and(|its| its == name);
     Ok(threads()?.into_iter().filter(has_name).collect())
+}
+
+/// `None` if it has just ended.
+fn name_of(thread: Pid) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/self/task/{}/comm", thread.as_raw_nonzero())).ok()?;
+    Some(name.trim_end().to_owned())
 }
 
 #[cfg(test)]

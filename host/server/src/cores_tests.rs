@@ -49,10 +49,33 @@ fn a_team_is_kept_on_its_cores_until_it_is_another() {
     let other = team.others[0].0;
     assert_eq!(team.checked().is_some(), before == any());
     assert_eq!(sched_getaffinity(Some(other)).unwrap(), before);
-    // So is the one that computes with the others.
-    let (_end, team) = Team::keep(&[any(), any()], || start(1));
+    assert_eq!(sched_getaffinity(None).unwrap(), any(), "nor does the team move any more");
     sched_setaffinity(None, &before).unwrap();
-    assert_eq!(team.unwrap().checked().is_some(), before == any());
+}
+
+#[test]
+fn regression_threads_stay_where_somebody_puts_them() {
+    let before = sched_getaffinity(None).unwrap();
+    if before == any() {
+        return; // There is no other place.
+    }
+    // All of them on the core that is the first one's, as by `taskset -a`; the first one moved, or the other one.
+    let (_end, team) = Team::keep(&[any(), before], || start(1));
+    let team = team.unwrap();
+    let other = team.others[0].0;
+    let mask = |thread| sched_getaffinity(thread).unwrap();
+    sched_setaffinity(Some(other), &any()).unwrap();
+    assert!(team.checked().is_none());
+    assert_eq!([mask(None), mask(Some(other))], [any(); 2]);
+    sched_setaffinity(None, &before).unwrap();
+    let (_end, team) = Team::keep(&[any(), any()], || start(1));
+    let team = team.unwrap();
+    let other = team.others[0].0;
+    sched_setaffinity(None, &before).unwrap();
+    team.release();
+    assert_eq!([mask(None), mask(Some(other))], [before, any()]);
+    assert!(team.checked().is_none());
+    assert_eq!([mask(None), mask(Some(other))], [before, any()]);
 }
 
 #[test]

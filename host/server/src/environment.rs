@@ -35,6 +35,13 @@ pub(crate) fn places_threads() -> bool {
     PLACES.iter().any(|name| std::env::var_os(name).is_some())
 }
 
+/// The variable, if one is set, by which libgomp starts fewer threads than it is asked for.
+pub(crate) fn lessens_threads() -> Option<&'static str> {
+    let is_dynamic = std::env::var("OMP_DYNAMIC").is_ok_and(|value| value.trim().eq_ignore_ascii_case("true"));
+    let is_limited = std::env::var_os("OMP_THREAD_LIMIT").is_some();
+    if is_dynamic { Some("OMP_DYNAMIC") } else { is_limited.then_some("OMP_THREAD_LIMIT") }
+}
+
 /// The process is found by its name: what was started by way of a link would have that one's.
 const NAME: &std::ffi::CStr = c"camshaft";
 

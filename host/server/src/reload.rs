@@ -128,7 +128,8 @@ impl Reloader {
             }
             Err(error) => Reloaded { error: Some(error.to_string()), ..Reloaded::default() },
         };
-        let result = if report.error.is_none() { "ok" } else { "rejected" };
+        let [ok, rejected] = RESULTS;
+        let result = if report.error.is_none() { ok } else { rejected };
         self.reloads.with_label_values(&[result]).inc();
         match &report.error {
             None => {
@@ -310,12 +311,17 @@ fn add(said: &mut Option<String>, more: String) {
     *said = Some(said.take().map(|before| format!("{before}; {more}")).unwrap_or(more));
 }
 
+/// What comes of reading it again.
+const RESULTS: [&str; 2] = ["ok", "rejected"];
+
 /// Counts rereads.
 pub(crate) fn reloads(registry: &prometheus::Registry) -> Result<IntCounterVec, ServerError> {
     let make = || {
         let opts = prometheus::Opts::new("camshaft_config_reloads_total", "Times the configuration was read again");
         let counter = IntCounterVec::new(opts, &["result"])?;
         registry.register(Box::new(counter.clone()))?;
+        // Series that start at zero, so that the first increase is visible.
+        RESULTS.iter().for_each(|result| drop(counter.with_label_values(&[result])));
         Ok::<_, prometheus::Error>(counter)
     };
     make().map_err(|error| ServerError::internal("register metrics", error))

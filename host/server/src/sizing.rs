@@ -7,6 +7,7 @@ use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, PAR
 use crate::cache_plan::CacheShare;
 use crate::config::Config;
 use crate::devices::Devices;
+use crate::environment;
 use crate::weights::{Loaded, Weights};
 
 /// The weights with their sizes, and where the memory goes.
@@ -32,6 +33,9 @@ pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded:
 
 fn notes(config: &Config, machine: Machine, devices: &Devices) -> Vec<String> {
     let mut notes = Vec::new();
+    if let Some(variable) = environment::lessens_threads() {
+        notes.push(format!("{variable} is set: libgomp may compute with fewer threads than are planned here"));
+    }
     let (limits, bodies) = (&config.live.limits, config.live.limits.bodies_bytes(machine));
     if let Some(wished) = limits.bodies.set().filter(|wished| wished.0 < bodies) {
         notes.push(format!("limits.bodies = {wished} is raised to {}: 32 times limits.body", mib(bodies)));
@@ -101,8 +105,8 @@ impl Sized {
             }
             Cut::Input { trained, granted, devices } => {
                 let place = match devices {
-                    true => " on its devices (gpu-layers = 0 leaves it to the host's)",
-                    false => " by itself (context-tokens = N asks for more of what is left)",
+                    true => " on its devices (gpu-layers = 0 leaves it to the host's)".to_owned(),
+                    false => format!(" by itself{}", self.more_of_what_is_left()),
                 };
                 format!(
                     "an input has {granted} tokens at most, though the model was trained for {trained}: an embedding model takes no \
@@ -111,8 +115,8 @@ impl Sized {
             }
             Cut::Context { trained, granted, parts } => {
                 let way = match parts {
-                    0 | 1 => " that a model takes by itself (context-tokens = N asks for more of what is left)",
-                    _ => " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)",
+                    0 | 1 => format!(" that a model takes by itself{}", self.more_of_what_is_left()),
+                    _ => " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)".to_owned(),
                 };
                 format!(
                     "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory \
@@ -193,6 +197,17 @@ impl Sized {
         }
     }
 
+    /// How to get more than a model takes by itself, if there is more.
+    fn more_of_what_is_left(&self) -> &'static str {
+        if self.left() > 0 { " (context-tokens = N asks for more of what is left)" } else { "" }
+    }
+
+    /// Bytes that nothing is planned for.
+    fn left(&self) -> u64 {
+        let models: u64 = self.weights.iter().map(|weights| weights.sizes.bytes()).sum();
+        self.budget.planned.saturating_sub(models).saturating_sub(self.budget.cache)
+    }
+
     /// Cores among which the threads were divided.
     pub(crate) fn cores(&self) -> u32 {
         self.budget.machine.cores
@@ -228,7 +243,6 @@ impl Sized {
         let mut rows = Vec::new();
         let mut row = |what: String, bytes: u64, note: String| rows.push(Row { what, bytes, note });
         row("memory available".to_owned(), self.budget.machine.memory, String::new());
-        let mut left = self.budget.planned;
         for weights in &self.weights {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
@@ -237,7 +251,6 @@ impl Sized {
                 _ => String::new(),
             };
             row(format!("{id}: weights"), sizes.weights, String::new());
-            left = left.saturating_sub(sizes.bytes());
             if weights.is_generating() {
                 let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());
                 let (sequences, tokens) = (sizes.sequences, sizes.sequence_tokens());
@@ -265,7 +278,7 @@ impl Sized {
             ("prefix cache", self.budget.cache),
             ("process, policies, requests", self.budget.process),
             ("spared for the system", self.budget.spared()),
-            ("left", left.saturating_sub(self.budget.cache)),
+            ("left", self.left()),
         ] {
             row(what.to_owned(), bytes, String::new());
         }

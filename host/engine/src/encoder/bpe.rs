@@ -56,7 +56,11 @@ impl Bpe {
         } else if self.kind.escapes_spaces {
             self.words(&text.replace(' ', SPACE), scratch, output)
         } else {
-            self.words(text, scratch, output)
+            // Nor are words looked for where nobody wants their tokens.
+            let whole = text.len();
+            let text = self.merges.enough(text, output.room());
+            self.words(text, scratch, output)?;
+            if text.len() < whole { Err(Stopped::Full) } else { Ok(()) }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Byte-pair encoding, merge by merge as llama.cpp does it: the pair of the lowest rank first, of equal ones the leftmost.
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 
 use camshaft_core::ids::Token;
 
@@ -24,6 +24,8 @@ pub(super) struct Merges {
     tokens: Vec<Option<Token>>,
     /// Rank and result of merging two neighbours.
     pairs: HashMap<(Symbol, Symbol), (u32, Symbol)>,
+    /// Bytes of the longest token, if whatever is none itself becomes at least one for each of its bytes.
+    longest: Option<usize>,
 }
 
 /// A part of a word, up to where the next one starts. A text may be one word of megabytes, so a part is small.
@@ -53,7 +55,8 @@ impl Merges {
         tokens: impl Iterator<Item = Vec<u8>>,
         merges: impl Iterator<Item = &'a [u8]>,
     ) -> Self {
-        let mut this = Self { byte_level, symbols: HashMap::new(), tokens: Vec::new(), pairs: HashMap::new() };
+        let mut this =
+            Self { byte_level, symbols: HashMap::new(), tokens: Vec::new(), pairs: HashMap::new(), longest: None };
         for (id, text) in (0u32..).zip(tokens) {
             if let Some(text) = this.text(&text) {
                 let symbol = this.symbol(text);
@@ -69,13 +72,20 @@ impl Merges {
             let (left, right, both) = (this.symbol(left), this.symbol(right), this.symbol(both));
             this.pairs.entry((left, right)).or_insert((rank, both));
         }
+        this.longest = this.find_longest();
         this
     }
 
     /// SentencePiece's vocabularies list no merges: any two neighbours merge that are a token together, and the higher its
     /// score, the earlier. `tokens` are texts and scores in the order of the ids.
     pub(super) fn by_score(tokens: impl Iterator<Item = (Vec<u8>, f32)>) -> Self {
-        let mut this = Self { byte_level: false, symbols: HashMap::new(), tokens: Vec::new(), pairs: HashMap::new() };
+        let mut this = Self {
+            byte_level: false,
+            symbols: HashMap::new(),
+            tokens: Vec::new(),
+            pairs: HashMap::new(),
+            longest: None,
+        };
         let mut scores = Vec::new();
         for (id, (text, score)) in (0u32..).zip(tokens) {
             let symbol = this.symbol(text) as usize;
@@ -99,7 +109,22 @@ impl Merges {
                 }
             }
         }
+        this.longest = this.find_longest();
         this
+    }
+
+    fn find_longest(&self) -> Option<usize> {
+        let spells = match self.byte_level {
+            // There is nothing but tokens.
+            true => self.tokens.iter().all(Option::is_some) && (0..=255).all(|byte| self.token(&[byte]).is_some()),
+            false => (0..=255).all(|byte| self.byte(byte).is_some()),
+        };
+        spells.then(|| self.symbols.keys().map(|text| text.len()).max()).flatten()
+    }
+
+    /// See [`enough`].
+    pub(super) fn enough<'a>(&self, text: &'a str, room: usize) -> &'a str {
+        enough(text, self.longest, room)
     }
 
     /// A part of a token that a text may have as one part: a token, or a single character.
@@ -115,9 +140,11 @@ impl Merges {
         self.symbols.get(word).and_then(|&symbol| self.tokens[symbol as usize])
     }
 
-    /// Appends the tokens of a word.
+    /// Appends the tokens of a word; of one that has more than anybody wants, so many that they are too many.
     pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
         output.check()?;
+        let whole = word.len();
+        let word = self.enough(word, output.room());
         self.split(word, &mut scratch.parts);
         let Scratch { parts, due } = scratch;
         let mut first = std::mem::take(due).into_vec();
@@ -151,7 +178,7 @@ impl Merges {
             }
             at = part.next;
         }
-        Ok(())
+        if word.len() < whole { Err(Stopped::Full) } else { Ok(()) }
     }
 
     /// The characters of a word: bytes, if the vocabulary is one of bytes.
@@ -209,6 +236,29 @@ impl Merges {
             false => Some(spelled.to_vec()),
         }
     }
+}
+
+/// As much of a text as becomes more than `room` tokens for certain, or all of it. `longest`: bytes that a token has at most, if
+/// no part of a text is without tokens.
+pub(super) fn enough(text: &str, longest: Option<usize>, room: usize) -> &str {
+    let bytes = longest.map_or(usize::MAX, |longest| longest.saturating_mul(room.saturating_add(1)));
+    &text[..text.ceil_char_boundary(bytes)]
+}
+
+/// Bytes of the longest token of a vocabulary that spells bytes as GPT-2 does. `None` if some bytes have no token, or some merges
+/// make what is none: then llama.cpp leaves parts of texts out.
+pub(super) fn longest_of_bytes(tokens: &[Vec<u8>], merges: &[Box<[u8]>]) -> Option<usize> {
+    let texts: HashSet<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
+    let is_made = |merge: &[u8]| {
+        let space = merge.iter().skip(1).position(|&byte| byte == b' ');
+        space.is_none_or(|space| texts.contains([&merge[..=space], &merge[space + 2..]].concat().as_slice()))
+    };
+    let spelled = |c: char| byte_of(c).filter(|_| texts.contains(c.to_string().as_bytes()));
+    let bytes: HashSet<u8> = (0..0x144).filter_map(char::from_u32).filter_map(spelled).collect();
+    let spells = bytes.len() == 256 && merges.iter().all(|merge| is_made(merge));
+    // One character spells one byte.
+    let length = |text: &&[u8]| str::from_utf8(text).map_or(text.len(), |text| text.chars().count());
+    spells.then(|| texts.iter().map(length).max()).flatten()
 }
 
 /// The byte that GPT-2 spells as `c`: printable bytes of Latin-1 as themselves, the others in their order from U+0100 on.
@@ -271,5 +321,51 @@ mod tests {
             prop_assert_eq!(merges.encode(&text, &mut Scratch::default(), &mut found), Ok(()));
             prop_assert_eq!(found.tokens, expected);
         }
+
+        #[test]
+        fn a_word_has_more_tokens_than_are_wanted_also_where_its_end_is_not_read(
+            tokens in prop::collection::vec(("[abé]{1,4}", score()), 0..12),
+            text in "[abéx]{0,60}",
+            most in 0usize..30,
+        ) {
+            let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 0.0));
+            let merges = Merges::by_score(tokens.into_iter().chain(bytes).map(|(text, score)| (text.into_bytes(), score)));
+            prop_assert!(merges.longest.is_some());
+            let (mut whole, mut part) = (Output::new(&Encode::of("")), Output::new(&Encode { most, ..Encode::of("") }));
+            merges.encode(&text, &mut Scratch::default(), &mut whole).unwrap();
+            let read = merges.encode(&text, &mut Scratch::default(), &mut part);
+            if whole.tokens.len() <= most {
+                prop_assert_eq!((read, part.tokens), (Ok(()), whole.tokens));
+            } else {
+                prop_assert!(part.tokens.len() > most && matches!(read, Ok(()) | Err(Stopped::Full)));
+            }
+        }
+    }
+
+    #[test]
+    fn regression_a_word_of_megabytes_takes_no_memory_for_tokens_that_nobody_wants() {
+        let bytes = (0..=255u8).map(|byte| (format!("<0x{byte:02X}>"), 0.0));
+        let tokens = bytes.chain([("aa".to_owned(), 1.0), ("aaaa".to_owned(), 2.0)]);
+        let merges = Merges::by_score(tokens.map(|(text, score)| (text.into_bytes(), score)));
+        let mut scratch = Scratch::default();
+        let mut output = Output::new(&Encode { most: 100, ..Encode::of("") });
+        assert_eq!(merges.encode(&"a".repeat(2 << 20), &mut scratch, &mut output), Err(Stopped::Full));
+        let longest = "<0x00>".len();
+        assert!(output.tokens.len() > 100 && scratch.parts.capacity() <= 101 * longest);
+        // Where a byte is no token, nothing is known of how many there will be.
+        let merges =
+            Merges::by_score([("aa".to_owned(), 1.0)].map(|(text, score)| (text.into_bytes(), score)).into_iter());
+        assert_eq!(merges.longest, None);
+        // Nor where a merge makes what is no token.
+        let (tokens, merge) = (|| (0..=255u8).map(|byte| vec![byte]), b"a a".as_slice());
+        let spelled = |byte: Vec<u8>| (0..512).filter_map(char::from_u32).find(|&c| byte_of(c) == Some(byte[0]));
+        let spelled = || tokens().map(|byte| spelled(byte).unwrap().to_string().into_bytes());
+        assert_eq!(Merges::new(true, spelled(), [merge].into_iter()).longest, None);
+        let whole = spelled().chain([b"aa".to_vec()]);
+        assert_eq!(Merges::new(true, whole.clone(), [merge].into_iter()).longest, Some(2));
+        let boxed = [Box::from(merge)];
+        assert_eq!(longest_of_bytes(&spelled().collect::<Vec<_>>(), &boxed), None);
+        assert_eq!(longest_of_bytes(&whole.clone().collect::<Vec<_>>(), &boxed), Some(2));
+        assert_eq!(longest_of_bytes(&whole.skip(1).collect::<Vec<_>>(), &boxed), None, "a byte has no token");
     }
 }

@@ -44,6 +44,11 @@ impl<'a> Output<'a> {
         if self.tokens.len() > self.most { Err(Stopped::Full) } else { Ok(()) }
     }
 
+    /// Tokens that are wanted yet.
+    pub(super) fn room(&self) -> usize {
+        self.most.saturating_sub(self.tokens.len())
+    }
+
     pub(super) fn wants_offsets(&self) -> bool {
         self.offsets.is_some()
     }
