@@ -29,7 +29,7 @@ impl Cores {
         let is_whole = cores.len() == threads as usize && sized.cores() == threads;
         let are_teams = sized.weights.iter().all(|weights| weights.computes_in_teams());
         let is_ours = is_whole && are_teams && !is_numa && !environment::places_threads();
-        Self { free: Mutex::new(if is_ours { cores.iter().map(set).collect() } else { Vec::new() }) }
+        Self { free: Mutex::new(if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() }) }
     }
 
     /// As many of them as a team has threads, or none if there are fewer.
@@ -40,7 +40,7 @@ impl Cores {
     }
 }
 
-fn set(processors: &Vec<usize>) -> CpuSet {
+fn set(processors: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));
     set
