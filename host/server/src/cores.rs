@@ -130,24 +130,35 @@ impl Team {
         match placed.and_then(|()| Ok(sched_setaffinity(None, &self.mine)?)) {
             Ok(()) => Ok(self),
             Err(error) => {
-                self.release();
+                let others = self.others.iter().map(|(other, _)| *other).filter(|other| is_ours(*other));
+                self.let_go(others);
                 Err(error)
             }
         }
     }
 
-    /// Lets the threads run where the calling one, which computes with the others, might before: also those that came in the place
-    /// of others, which have its core and its name. Where somebody has moved one of them, all stay where they are.
-    pub(crate) fn release(&self) {
+    /// The team, to be placed again, with its threads where the calling one, which computes with the others, might run before.
+    /// `None` where somebody has moved one of them: all stay where they are.
+    pub(crate) fn released(self) -> Option<Self> {
         if self.was_moved() {
-            return;
+            return None;
         }
+        self.release();
+        Some(self)
+    }
+
+    /// Lets the threads run anywhere, also those that came in the place of others, which have the calling one's core and name.
+    fn release(&self) {
         let me = gettid();
         let of_team = |place: &CpuSet| *place == self.mine || self.others.iter().any(|(_, core)| core == place);
         let is_kept = |thread: &Pid| sched_getaffinity(Some(*thread)).is_ok_and(|now| of_team(&now));
         let like_me = name_of(me).and_then(|name| named(&name, me).ok()).unwrap_or_default();
-        for thread in like_me.into_iter().filter(is_kept).chain([me]) {
-            let _ = sched_setaffinity(Some(thread), &self.everywhere);
+        self.let_go(like_me.into_iter().filter(is_kept));
+    }
+
+    fn let_go(&self, others: impl Iterator<Item = Pid>) {
+        for thread in others.map(Some).chain([None]) {
+            let _ = sched_setaffinity(thread, &self.everywhere);
         }
     }
 

@@ -72,9 +72,7 @@ fn regression_threads_stay_where_somebody_puts_them() {
     let team = team.unwrap();
     let other = team.others[0].0;
     sched_setaffinity(None, &before).unwrap();
-    team.release();
-    assert_eq!([mask(None), mask(Some(other))], [before, any()]);
-    assert!(team.checked().is_none());
+    assert!(team.released().is_none());
     assert_eq!([mask(None), mask(Some(other))], [before, any()]);
 }
 
@@ -108,7 +106,7 @@ fn a_team_that_was_let_go_is_placed_again_unless_a_thread_has_ended() {
     let (end, team) = Team::keep(&[any(), any()], || start(1));
     let team = team.unwrap();
     let other = team.others[0].0;
-    team.release();
+    let team = team.released().unwrap();
     assert_eq!([None, Some(other)].map(|thread| sched_getaffinity(thread).unwrap()), [before; 2]);
     let team = team.placed().unwrap();
     assert_eq!([None, Some(other)].map(|thread| sched_getaffinity(thread).unwrap()), [any(); 2]);
@@ -139,10 +137,16 @@ fn as_many_threads_as_cores_are_kept_and_no_others() {
         let (_end, team) = Team::keep(&vec![any(); cores], || start(threads));
         assert!(team.is_none(), "{threads} more threads for {cores} cores");
     }
-    // What the system does not take.
-    let (_end, team) = Team::keep(&[any(), CpuSet::new()], || start(1));
-    assert!(team.is_none());
-    assert_eq!(sched_getaffinity(None).unwrap(), before);
+    // What the system does not take: of the other thread, and of the one that computes with it.
+    for cores in [[any(), CpuSet::new()], [CpuSet::new(), any()]] {
+        let known = threads().unwrap();
+        let (_end, team) = Team::keep(&cores, || start(1));
+        assert!(team.is_none());
+        let new = threads().unwrap().into_iter().filter(|thread| !known.contains(thread));
+        for thread in new.map(Some).chain([None]) {
+            assert_eq!(sched_getaffinity(thread).unwrap(), before);
+        }
+    }
 }
 
 #[test]

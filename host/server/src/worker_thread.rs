@@ -81,6 +81,8 @@ struct WorkerService<F> {
     cold: Option<Sender<Infallible>>,
     /// The thread and those that compute with it, if they are kept on cores.
     team: Option<Team>,
+    /// The same between two engines, while they run anywhere.
+    released: Option<Team>,
 }
 
 impl<E, F> Service for WorkerService<F>
@@ -93,7 +95,9 @@ where
 
     fn make(&mut self) -> Result<(Incarnation<E>, Handle), ServerError> {
         // What is started meanwhile, as the writer of a cache on disk, would stay on the core of this thread.
-        self.team.iter().for_each(Team::release);
+        if let Some(team) = self.team.take() {
+            self.released = team.released();
+        }
         let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
         let handle = Handle { limits: engine.limits(), messages: sender };
@@ -103,7 +107,7 @@ where
     fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
         let cold = self.cold.take();
         // The thread's first engine starts those that compute, and the later ones find them.
-        let (warm, team) = match self.team.take() {
+        let (warm, team) = match self.released.take() {
             Some(team) => (incarnation.engine.warm_up(), team.placed().ok()),
             None => Team::keep(&std::mem::take(&mut self.setup.cores), || incarnation.engine.warm_up()),
         };
@@ -142,7 +146,7 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 ) -> Result<Handle, ServerError> {
     let name = format!("worker-{}", setup.id);
     let (cold, warm) = crossbeam_channel::bounded(1);
-    let mut service = WorkerService { setup, make, cold: Some(cold), team: None };
+    let mut service = WorkerService { setup, make, cold: Some(cold), team: None, released: None };
     let (first, handle) = service.make()?;
     supervisor.supervise(&name, gauges, service, first)?;
     // Nothing is sent: it ends when the sender is gone.
