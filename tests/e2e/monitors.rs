@@ -180,8 +180,16 @@ fn monitored_policies_that_trap_spin_or_hold_for_ever_disturb_nobody() {
         assert_eq!(server.policy("scheduler", "fcfs").unwrap()["state"], "active");
         match behave {
             "hold-forever" => {
-                let waits = health(&server, "scheduler", "bad")["waits"]["demo"].clone();
-                assert!(waits["waiting"].as_u64().unwrap() > 20 && waits["compared"] == 0, "{waits}");
+                // On a busy machine the pool leaves the candidate out, until there is time for it.
+                let waits = eventually("the candidate holds what is queued", || {
+                    let waits = health(&server, "scheduler", "bad")["waits"]["demo"].clone();
+                    if waits["waiting"].as_u64() > Some(20) {
+                        return Ok(waits);
+                    }
+                    queued(&server);
+                    Err(waits)
+                });
+                assert_eq!(waits["compared"], 0, "{waits}");
                 assert!(differences(&server, "filter", "bad", "hold-at-end") > 0.0);
             }
             "rewind-forever" => assert!(differences(&server, "filter", "bad", "rewind") > 0.0),
