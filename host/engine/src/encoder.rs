@@ -28,7 +28,7 @@ mod wordpiece;
 mod words;
 
 use bpe::Bpe;
-use merges::{Scratch, enough, longest_of_bytes};
+use merges::{Merges, Scratch, enough};
 use output::{Output, Stopped};
 use specials::{Fragment, Special, Specials};
 use spm::Spm;
@@ -67,8 +67,8 @@ impl Encoder {
             // Those that Bpe leaves to it spell bytes as GPT-2 does.
             (None, None, None) if keys.model == "gpt2" => {
                 let vocab = model.vocab();
-                let tokens: Vec<_> = vocab.tokens().map(|token| vocab.text(token).to_vec()).collect();
-                Texts::Llama(longest_of_bytes(&tokens, &keys.merges))
+                let tokens = vocab.tokens().map(|token| vocab.text(token).to_vec());
+                Texts::Llama(Merges::new(true, tokens, keys.merges.iter().map(|merge| &**merge)).longest())
             }
             (None, None, None) => Texts::Llama(None),
         };

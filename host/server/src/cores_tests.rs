@@ -28,6 +28,12 @@ fn start(count: usize) -> crossbeam_channel::Sender<()> {
     end
 }
 
+fn wait_for_end(thread: Pid) {
+    while is_ours(thread) {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_team_is_kept_on_its_cores_until_it_is_another() {
     let before = sched_getaffinity(None).unwrap();
@@ -37,9 +43,7 @@ fn a_team_is_kept_on_its_cores_until_it_is_another() {
     assert_eq!(team.others.len(), 2);
     let gone = team.others[0].0;
     drop(end);
-    while sched_getaffinity(Some(gone)).is_ok() {
-        std::thread::yield_now();
-    }
+    wait_for_end(gone);
     assert!(team.checked().is_none());
     assert_eq!(sched_getaffinity(None).unwrap(), before, "what it starts next runs anywhere");
     // A thread that another one placed elsewhere is no longer the team's.
@@ -83,9 +87,7 @@ fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team(
     let team = team.unwrap();
     let gone = team.others[0].0;
     drop(end);
-    while is_ours(gone) {
-        std::thread::yield_now();
-    }
+    wait_for_end(gone);
     let (began, begun) = crossbeam_channel::bounded(1);
     let (end, ends) = crossbeam_channel::bounded::<()>(0);
     let other = std::thread::spawn(move || {
@@ -111,9 +113,7 @@ fn a_team_that_was_let_go_is_placed_again_unless_a_thread_has_ended() {
     let team = team.placed().unwrap();
     assert_eq!([None, Some(other)].map(|thread| sched_getaffinity(thread).unwrap()), [any(); 2]);
     drop(end);
-    while is_ours(other) {
-        std::thread::yield_now();
-    }
+    wait_for_end(other);
     assert!(team.placed().is_err());
     assert_eq!(sched_getaffinity(None).unwrap(), before);
 }

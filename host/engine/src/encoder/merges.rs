@@ -1,6 +1,6 @@
 //! Byte-pair encoding, merge by merge as llama.cpp does it: the pair of the lowest rank first, of equal ones the leftmost.
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 
 use camshaft_core::ids::Token;
 
@@ -120,6 +120,11 @@ impl Merges {
             false => (0..=255).all(|byte| self.byte(byte).is_some()),
         };
         spells.then(|| self.symbols.keys().map(|text| text.len()).max()).flatten()
+    }
+
+    /// Bytes of the longest token; `None` if parts of a text may have no token.
+    pub(super) fn longest(&self) -> Option<usize> {
+        self.longest
     }
 
     /// See [`enough`].
@@ -245,22 +250,6 @@ pub(super) fn enough(text: &str, longest: Option<usize>, room: usize) -> &str {
     &text[..text.ceil_char_boundary(bytes)]
 }
 
-/// Bytes of the longest token of a vocabulary that spells bytes as GPT-2 does. `None` if some bytes have no token, or some merges
-/// make what is none: then llama.cpp leaves parts of texts out.
-pub(super) fn longest_of_bytes(tokens: &[Vec<u8>], merges: &[Box<[u8]>]) -> Option<usize> {
-    let texts: HashSet<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
-    let is_made = |merge: &[u8]| {
-        let space = merge.iter().skip(1).position(|&byte| byte == b' ');
-        space.is_none_or(|space| texts.contains([&merge[..=space], &merge[space + 2..]].concat().as_slice()))
-    };
-    let spelled = |c: char| byte_of(c).filter(|_| texts.contains(c.to_string().as_bytes()));
-    let bytes: HashSet<u8> = (0..0x144).filter_map(char::from_u32).filter_map(spelled).collect();
-    let spells = bytes.len() == 256 && merges.iter().all(|merge| is_made(merge));
-    // One character spells one byte.
-    let length = |text: &&[u8]| str::from_utf8(text).map_or(text.len(), |text| text.chars().count());
-    spells.then(|| texts.iter().map(length).max()).flatten()
-}
-
 /// The byte that GPT-2 spells as `c`: printable bytes of Latin-1 as themselves, the others in their order from U+0100 on.
 fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
@@ -363,9 +352,6 @@ mod tests {
         assert_eq!(Merges::new(true, spelled(), [merge].into_iter()).longest, None);
         let whole = spelled().chain([b"aa".to_vec()]);
         assert_eq!(Merges::new(true, whole.clone(), [merge].into_iter()).longest, Some(2));
-        let boxed = [Box::from(merge)];
-        assert_eq!(longest_of_bytes(&spelled().collect::<Vec<_>>(), &boxed), None);
-        assert_eq!(longest_of_bytes(&whole.clone().collect::<Vec<_>>(), &boxed), Some(2));
-        assert_eq!(longest_of_bytes(&whole.skip(1).collect::<Vec<_>>(), &boxed), None, "a byte has no token");
+        assert_eq!(Merges::new(true, whole.skip(1), [merge].into_iter()).longest, None, "a byte has no token");
     }
 }

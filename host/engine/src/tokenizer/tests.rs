@@ -249,6 +249,24 @@ fn a_text_that_has_more_tokens_than_are_wanted_is_not_read_to_its_end() {
     }
 }
 
+/// llama.cpp reads no more than becomes too many tokens for certain, whatever it is.
+#[test]
+fn regression_a_text_that_is_left_to_llama_cpp_is_not_read_to_its_end_either() {
+    let model = model("qwen2");
+    assert!(model.encoder.leaves_texts_to_llama());
+    let tokenizer = model.tokenizer();
+    let longest = "<|assistant|>".len();
+    for text in ["a".repeat(LONG), "7 a ".repeat(LONG / 4), "\u{4e2d}".repeat(LONG / 3)] {
+        let encode = Encode { offsets: true, ..Encode::of(&text) };
+        let all = tokenizer.encode(encode).unwrap().tokens;
+        for most in [0, 1, 100, all.len() - 1] {
+            let some = tokenizer.encode(Encode { most, ..encode }).unwrap().tokens;
+            assert!(some.len() > most && some.len() <= longest * (most + 1) + 2, "{} of {most}", some.len());
+        }
+        assert_eq!(tokenizer.encode(Encode { most: all.len(), ..encode }).unwrap().tokens, all);
+    }
+}
+
 #[test]
 fn special_tokens_have_the_offsets_of_their_spelling() {
     for model in [model("qwen2"), model("tekken"), wordpiece(&bytes_of_words())] {

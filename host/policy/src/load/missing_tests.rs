@@ -235,6 +235,17 @@ fn says_what_requests_meet_at_a_rejected_guard() {
     skipped.put("scheduler/10-other.wasm", component("plugins/scheduler-fcfs"));
     skipped.loader.start().unwrap();
     assert_eq!(effects(&skipped)[1], Some(PolicyEffect::None));
+
+    let mut native = Bench::new();
+    native.put("auth/20-x.wasm", broken);
+    native.put("auth/20-x.toml", "[policy]\non-fault = \"fallback\"");
+    native.put("scheduler/10-other.wasm", component("plugins/scheduler-fcfs"));
+    native.loader.start().unwrap();
+    fs::remove_file(native.dir.path().join("auth/20-x.wasm")).unwrap();
+    native.loader.scan_settled();
+    let status = native.status("x").unwrap();
+    let why = status.error.unwrap();
+    assert!(status.effect == PolicyEffect::None && why.contains("requests pass without it"), "{why}");
 }
 
 #[test]

@@ -354,11 +354,11 @@ impl Policy {
     fn why_not(&self, place: &Place) -> Option<String> {
         if let Some(missing) = self.missing.as_ref().filter(|_| self.link().is_some()) {
             let end = format!("to end it, POST /admin/policies/{}/{}/off", place.hook, place.name());
-            let skips = self.broken.as_ref().is_some_and(|broken| broken.on_fault == OnFault::Skip);
-            let goes_on = match (self.serving.is_some(), skips) {
+            let denies = self.broken.as_ref().is_some_and(|broken| broken.on_fault.denies(place.hook));
+            let goes_on = match (self.serving.is_some(), denies) {
                 (true, _) => "goes on serving",
-                (false, false) => "does not serve: requests that need it go on failing",
-                (false, true) => "does not serve, and requests pass without it",
+                (false, true) => "does not serve: requests that need it go on failing",
+                (false, false) => "does not serve, and requests pass without it",
             };
             return Some(format!("{missing}; it {goes_on} ({end})"));
         }
