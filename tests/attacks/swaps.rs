@@ -23,19 +23,20 @@ const LENGTHS: usize = 32;
 
 /// The files that a change puts there, settings first.
 fn files(change: usize, marks: &[u64]) -> (&'static str, String, Option<Vec<u8>>) {
+    let mut component = None;
     let settings = match HOOKS[change % HOOKS.len()] {
         "auth" => api_keys(&[(KEY, "")]).replace("tenant-0", &format!("tenant-{change}")),
         "validator" => format!("[settings]\nmax-tokens = {}\n", tokens(change)),
         "scheduler" => {
             let packages = ["scheduler-fcfs", "scheduler-round-robin"];
-            let package = packages[change / HOOKS.len() % packages.len()];
-            return ("scheduler", String::new(), Some(plugin(package)));
+            component = Some(plugin(packages[change / HOOKS.len() % packages.len()]));
+            String::new()
         }
         "sampler" => format!("[settings]\nask = \"every-third\"\ntokens = [{}]\n", marks[mark(change)]),
         _ => format!("[settings]\npatterns = [\" \"]\nreplacement = \"<{change}>\"\n"),
     };
     // Settings may come in the time in which a busy machine calls no guest within its deadline.
-    (HOOKS[change % HOOKS.len()], format!("[policy]\ndeadline = \"5s\"\n{settings}"), None)
+    (HOOKS[change % HOOKS.len()], format!("[policy]\ndeadline = \"5s\"\n{settings}"), component)
 }
 
 fn tokens(change: usize) -> usize {
@@ -95,9 +96,7 @@ impl Load<'_> {
         let generation = || server.policy(hook, "p").map(|entry| entry["generation"].clone());
         let before = generation();
         self.begun.store(change, Ordering::SeqCst);
-        if !settings.is_empty() {
-            server.policies.put(hook, "10-p.toml", settings);
-        }
+        server.policies.put(hook, "10-p.toml", settings);
         let component = component.or_else(|| recompile.then(|| again(&component_of(hook), change)));
         if let Some(component) = &component {
             server.policies.put(hook, "10-p.wasm", component);
@@ -216,7 +215,10 @@ fn swap(changes: usize, recompile_every: usize) {
     assert!(across >= STREAMS, "{across} streams ran during a change");
     let metrics = server.metrics();
     for outcome in ["trap", "deadline", "memory", "invalid_output", "unavailable", "exhausted"] {
-        assert_eq!(metrics.count("camshaft_policy_calls_total", &[("outcome", outcome)]), 0.0, "{outcome}");
+        for hook in HOOKS {
+            let calls = metrics.count("camshaft_policy_calls_total", &[("hook", hook), ("outcome", outcome)]);
+            assert_eq!(calls, 0.0, "{hook}: {outcome}");
+        }
     }
     row.end(&format!(
         "{changes} changes per hook; 0 of {} streams failed, 0 mixed; {across} ran during changes, of {} generations",
