@@ -43,6 +43,7 @@ mod slow;
 mod speculation;
 mod swap;
 mod telemetry;
+mod tensors;
 mod tls;
 mod under_load;
 mod workers;

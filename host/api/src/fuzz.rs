@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
 use crate::flow::aside::Aside;
-use crate::flow::backend::{Backend, Model};
+use crate::flow::backend::{Backend, GenerateBackend, Model, TextModel};
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
 use crate::flow::control::{Control, Reloaded};
@@ -94,9 +94,10 @@ impl Parsers {
         let model = Model {
             id: "fuzz".to_owned(),
             created: 0,
-            info: FakeEngine::info(limits),
-            tokenizer: Arc::new(ByteTokenizer),
-            backend: Backend::Generate(pool),
+            backend: Backend::Generate(GenerateBackend {
+                text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
+                pool,
+            }),
         };
         let second = Duration::from_secs(1);
         let readiness = Arc::new(Readiness::new());

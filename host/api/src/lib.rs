@@ -11,10 +11,13 @@ mod http;
 mod wire;
 
 pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
-pub use flow::backend::{self, Backend, EmbedBackend, Model, PoolMessage, Submission};
+pub use flow::backend::{
+    self, Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, PredictInfo, Submission,
+    TextModel,
+};
 pub use flow::control::{Control, PolicyScan, Reloaded};
-pub use flow::embed_jobs::{EmbedJob, EmbedJobs, EmbedTicket, EmbedWork, NotTaken, PendingJob, embed_jobs};
 pub use flow::first_reply::FirstReply;
+pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, Ticket, Work, jobs};
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};
 pub use flow::samples::render_samples;

@@ -1,33 +1,32 @@
-//! The embedder interface, and the queue that batches inputs.
+//! The embedder interface.
 pub mod fake;
-mod lane;
-mod order;
-pub mod queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::engine::EngineError;
 use crate::ids::Token;
+use crate::jobs::{BatchLimits, BatchModel, Input, InputError};
 
-/// Computes one vector per input, several inputs at a time, on the embedder's thread.
+/// How long inputs gather while an embedder is busy.
+const WINDOW: Duration = Duration::from_millis(2);
+
+/// A text.
+impl Input for Arc<[Token]> {
+    fn size(&self) -> u32 {
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Computes one vector per input, pooled as the model does, and not normalised.
 ///
 /// `camshaft-engine` implements it on llama.cpp, and [`fake`] without a model, for tests.
-pub trait Embedder {
+pub trait Embedder: BatchModel<Input = Arc<[Token]>, Output = Vec<f32>> {
     fn limits(&self) -> EmbedderLimits;
-    /// As [`crate::engine::Engine::warm_up`].
-    ///
-    /// # Errors
-    /// As [`Embedder::embed`].
-    fn warm_up(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-    /// Computes a batch. Returns one vector per input, pooled as the model does, and not normalised. `None`: the model gave none
-    /// for this input, or one that is not finite.
-    ///
-    /// # Errors
-    /// An input is empty, too long or has tokens outside the vocabulary, the batch exceeds its bounds, or the engine
-    /// fails.
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError>;
+}
+
+/// An embedder gives nothing for an input.
+pub fn no_vector() -> InputError {
+    InputError::Failed("the model gave no finite vector".to_owned())
 }
 
 /// Limits of an embedder.
@@ -43,6 +42,12 @@ pub struct EmbedderLimits {
     pub input_tokens: u32,
     /// Length of a vector.
     pub dimensions: u32,
+}
+
+impl EmbedderLimits {
+    pub fn batch(&self) -> BatchLimits {
+        BatchLimits { size: self.efficient_tokens, inputs: self.batch_inputs, window: WINDOW }
+    }
 }
 
 /// Scales a vector to length 1. A vector of length 0 stays as it is.

@@ -17,6 +17,8 @@ pub enum ModelKind {
     Generate,
     /// Turns texts into vectors.
     Embed,
+    /// Turns tensors into tensors.
+    Predict,
 }
 
 impl ModelKind {
@@ -24,6 +26,7 @@ impl ModelKind {
         match self {
             Self::Generate => "generate",
             Self::Embed => "embed",
+            Self::Predict => "predict",
         }
     }
 }
@@ -34,7 +37,7 @@ impl fmt::Display for ModelKind {
     }
 }
 
-/// Facts about a loaded model.
+/// Facts about a loaded model that reads texts.
 #[derive(Debug, Clone)]
 pub struct ModelInfo {
     /// From the model's metadata (`general.name`), or the file's stem.

@@ -28,6 +28,8 @@ pub const LOGIT_BIAS: Range = Range { min: -100.0, max: 100.0 };
 pub const CHOICES: Range = Range { min: 1.0, max: 128.0 };
 /// Maximum inputs of an embedding request.
 pub const EMBED_INPUTS: usize = 2048;
+/// Maximum bytes of all tensors that computing a request of a tensor model makes, and of those of a batch.
+pub const RUN_BYTES: u64 = 1 << 30;
 /// `top_logprobs` of a chat request.
 pub const TOP_LOGPROBS: Range = Range { min: 0.0, max: 20.0 };
 /// `logprobs` of a completion request.

@@ -174,10 +174,11 @@ pub enum Endpoint {
     Chat,
     Completion,
     Embedding,
+    Prediction,
 }
 
 impl Endpoint {
-    pub const ALL: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Completion, Endpoint::Embedding];
+    pub const ALL: [Endpoint; 4] = [Endpoint::Chat, Endpoint::Completion, Endpoint::Embedding, Endpoint::Prediction];
 
     /// What policies call it.
     pub fn as_str(self) -> &'static str {
@@ -185,6 +186,7 @@ impl Endpoint {
             Endpoint::Chat => "chat",
             Endpoint::Completion => "completion",
             Endpoint::Embedding => "embedding",
+            Endpoint::Prediction => "prediction",
         }
     }
 }

@@ -135,7 +135,8 @@ fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed
     let generating = || models.iter().zip(&placed).filter(|(model, _)| model.generates);
     let taken = generating().map(|(model, placed)| all_buffers(model, placed.batches.tokens));
     let host = left.saturating_sub(taken.fold(0, u64::saturating_add));
-    let embedders = (models.len() - generating().count()) as u64;
+    // Tensor models have no batches of tokens.
+    let embedders = models.iter().filter(|model| !model.generates && model.batch_token > 0).count() as u64;
     let inputs = InputRoom { host, free: beside, embedders };
     let inputs: Vec<Input> =
         models.iter().zip(&placed).map(|(model, placed)| inputs.longest(model, &placed.offloaded)).collect();

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use camshaft_core::embed::Embedder;
 use camshaft_core::ids::Token;
+use camshaft_core::jobs::BatchModel;
 use camshaft_engine::{FlashAttention, LlamaEmbedder, LoadOptions, LoadedModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,11 +16,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut embedder = LlamaEmbedder::new(&model, (inputs * tokens).max(512), u32::MAX, threads, FlashAttention::Auto)?;
     let batch: Vec<Arc<[Token]>> =
         (0..inputs).map(|i| (0..tokens).map(|p| Token(1000 + (i * 7919 + p * 104_729) % 20_000)).collect()).collect();
-    embedder.embed(&batch)?;
+    embedder.compute(&batch)?;
     let mut best = f64::MAX;
     for _ in 0..rounds {
         let begun = Instant::now();
-        embedder.embed(&batch)?;
+        embedder.compute(&batch)?;
         best = best.min(begun.elapsed().as_secs_f64());
     }
     println!("{inputs} x {tokens}: {:.2} ms, {:.4} ms/token", best * 1e3, best * 1e3 / f64::from(inputs * tokens));

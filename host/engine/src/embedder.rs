@@ -1,9 +1,10 @@
 //! A llama.cpp context that computes embeddings.
 use std::sync::Arc;
 
-use camshaft_core::embed::{Embedder, EmbedderLimits};
+use camshaft_core::embed::{Embedder, EmbedderLimits, no_vector};
 use camshaft_core::engine::EngineError;
 use camshaft_core::ids::Token;
+use camshaft_core::jobs::{BatchLimits, BatchModel, Computed};
 use llama_cpp_sys_2 as sys;
 
 use crate::context::FlashAttention;
@@ -139,17 +140,26 @@ impl Embedder for LlamaEmbedder {
             dimensions: self.model().dimensions(),
         }
     }
+}
+
+impl BatchModel for LlamaEmbedder {
+    type Input = Arc<[Token]>;
+    type Output = Vec<f32>;
+
+    fn batch(&self) -> BatchLimits {
+        self.limits().batch()
+    }
 
     /// See `LlamaEngine`.
     fn warm_up(&mut self) -> Result<(), EngineError> {
         let input: Arc<[Token]> = [Token(0)].into();
         for inputs in [1, TILED_TOKENS.min(MAX_INPUTS).min(self.batch_tokens)] {
-            self.embed(&vec![input.clone(); inputs as usize])?;
+            self.compute(&vec![input.clone(); inputs as usize])?;
         }
         Ok(())
     }
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError> {
+    fn compute(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Computed<Vec<f32>>>, EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         if inputs.is_empty() || inputs.len() > MAX_INPUTS as usize || total > self.batch_tokens as usize {
@@ -180,7 +190,7 @@ impl Embedder for LlamaEmbedder {
         context.clear();
         context.decode(&mut self.rows).map_err(|error| EngineError::Failed(error.to_string()))?;
         let finite = |vector: &&[f32]| vector.iter().all(|x| x.is_finite());
-        let vector = |seq: i32| context.vector(seq).filter(finite).map(<[f32]>::to_vec);
+        let vector = |seq: i32| context.vector(seq).filter(finite).map(<[f32]>::to_vec).ok_or_else(no_vector);
         Ok((0..inputs.len() as i32).map(vector).collect())
     }
 }

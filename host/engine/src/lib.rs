@@ -50,3 +50,4 @@ pub use mapped::{FileDamage, MappedFile};
 pub use matmul::products;
 pub use model::NotLoaded;
 pub use parts::parts_of;
+pub use regular::open as open_regular;

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 ///
 /// # Errors
 /// As [`open_with`].
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, OpenOptions::new().read(true))
 }
 

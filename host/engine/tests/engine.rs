@@ -6,6 +6,7 @@ use std::sync::Arc;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::jobs::BatchModel;
 use camshaft_engine::{
     AdapterOptions, EngineLoadError, EngineOptions, FlashAttention, KvLayout, KvType, LlamaEmbedder, LlamaEngine,
     LoadOptions, LoadedModel,
@@ -404,7 +405,7 @@ fn regression_an_embedder_needs_no_batch_of_its_most_inputs() {
     let mut embedder = LlamaEmbedder::new(&demo(), 4, 4, 1, FlashAttention::Auto).unwrap();
     assert_eq!(embedder.limits().batch_tokens, 4);
     let inputs: Vec<Arc<[Token]>> = (1..=4).map(|token| [Token(token)].into()).collect();
-    assert_eq!(embedder.embed(&inputs).unwrap().len(), 4);
+    assert_eq!(embedder.compute(&inputs).unwrap().len(), 4);
 }
 
 #[test]

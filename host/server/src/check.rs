@@ -120,8 +120,9 @@ fn models(config: &Config, report: &mut Report) {
     for weights in &sized.weights {
         match weights.try_out() {
             Ok(()) => {
-                let (id, info) = (&weights.config().id, weights.loaded.info());
-                let (name, kind, parameters) = (&info.name, info.kind, info.parameters);
+                let (id, kind) = (&weights.config().id, weights.loaded.kind());
+                let (name, parameters) = weights.loaded.described();
+                let name = if name.is_empty() { id } else { &name };
                 report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
                 disk(weights, &plan, report);
             }

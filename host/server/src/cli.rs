@@ -142,7 +142,7 @@ struct ConfigArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A GGUF file to serve under its file name, or `demo` for the bundled model. May be repeated.
+    /// A GGUF or ONNX file to serve under its file name, or `demo` for the bundled model. May be repeated.
     #[arg(long, value_name = "PATH|demo")]
     model: Vec<String>,
     /// Address of the public listener.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use camshaft_api::StartError;
-use camshaft_core::engine::{EngineError, ModelKind};
+use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
 use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
@@ -94,11 +94,10 @@ pub(crate) enum Problem {
     Filter(#[from] ParseError),
     #[error("{0}")]
     Exporter(#[from] ExporterBuildError),
-    #[error("only for models that {}, and this one does not: remove it", match .0 {
-        ModelKind::Generate => "generate",
-        ModelKind::Embed => "embed",
-    })]
-    OnlyFor(ModelKind),
+    #[error("only for models that {0}, and this one does not: remove it")]
+    OnlyFor(&'static str),
+    #[error("must be \"auto\" or {expected} for {file}")]
+    KindOfFile { expected: &'static str, file: &'static str },
     #[error("must be below the model's own {own}, got {got}")]
     TooManyDimensions { own: u32, got: u32 },
     #[error("{0}")]

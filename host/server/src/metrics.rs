@@ -38,8 +38,8 @@ pub(crate) struct ServerMetrics {
     tokens_taken_back: IntCounterVec,
 }
 
-/// Handles of a model's queue, of generations or of embeddings.
-#[derive(Debug)]
+/// Handles of a model's queue.
+#[derive(Debug, Clone)]
 pub(crate) struct QueueMetrics {
     waiting: IntGauge,
     running: IntGauge,
@@ -181,19 +181,15 @@ impl ServerMetrics {
         Ok(Self {
             waiting: gauge(
                 "camshaft_requests_waiting",
-                "Requests in the queue; of embeddings, those with inputs in it",
+                "Requests in the queue; of embeddings and predictions, those with inputs in it",
                 model,
             )?,
-            running: gauge(
-                "camshaft_requests_running",
-                "Generations and embedding requests that a worker or embedder computes",
-                model,
-            )?,
+            running: gauge("camshaft_requests_running", "Requests that a worker computes", model)?,
             queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
             batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
             kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
             kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
-            worker_up: gauge("camshaft_worker_up", "Whether the worker or embedder runs", worker)?,
+            worker_up: gauge("camshaft_worker_up", "Whether the worker runs", worker)?,
             worker_restarts: counter(
                 "camshaft_worker_restarts_total",
                 "Workers and embedders restarted after a panic",

@@ -5,23 +5,71 @@ use std::sync::Arc;
 use camshaft_api::Readiness;
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
+use camshaft_tensor::TensorModel;
 
-use crate::config::{ModelConfig, ModelSource};
+use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
 use crate::progress::LoadBar;
+use crate::tensors;
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
-    let (of, settings) = match kind {
-        ModelKind::Generate => (ModelKind::Embed, of_embedders(config)),
-        ModelKind::Embed => (ModelKind::Generate, of_generators(config)),
+    let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
+    let workers = ("generate or compute tensors", of_workers(config));
+    let others = match kind {
+        ModelKind::Generate => vec![embed],
+        ModelKind::Embed => vec![generate, workers],
+        ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
-    match settings.into_iter().find_map(|(key, value)| Some((key, value?))) {
-        Some((key, value)) => Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(of))),
-        None => Ok(()),
+    for (of, settings) in others {
+        if let Some((key, value)) = settings.into_iter().find_map(|(key, value)| Some((key, value?))) {
+            return Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(of)));
+        }
     }
+    Ok(())
+}
+
+/// What reads the model's file. Refuses a kind that such a file has none of.
+pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
+    let format = match config.source() {
+        ModelSource::Demo => Format::Gguf,
+        ModelSource::File(path) => Format::of(&path),
+    };
+    let wrong = match (format, config.kind.wanted()) {
+        (Format::Onnx, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "an ONNX file"),
+        (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
+        _ => return Ok(format),
+    };
+    let (expected, file) = wrong;
+    let kind = config.kind.wanted().map_or("auto", ModelKind::as_str);
+    Err(ServerError::value(&config.origins, "kind", &kind, Problem::KindOfFile { expected, file }))
+}
+
+/// Loads a tensor model, after another process has tried its file. Its digest comes with it if one was asked for.
+pub(crate) fn load_tensors(
+    config: &ModelConfig,
+    readiness: &Arc<Readiness>,
+) -> Result<(TensorModel, Option<String>), ServerError> {
+    let ModelSource::File(path) = config.source() else {
+        return Err(ServerError::internal("load", anyhow::anyhow!("the demo model is no tensor model")));
+    };
+    let bar = LoadBar::new(&config.id, readiness);
+    let tried = probe::probe(&path, config, Tried::Model, &bar)?;
+    let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
+    let loaded = tensors::read(&path).map_err(|problem| bad("path", problem)).and_then(|read| {
+        let digest = config.sha256.as_ref().map(|_| read.sha256());
+        if let (Some(expected), Some(got)) = (&config.sha256, &digest)
+            && expected != got
+        {
+            let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
+            return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
+        }
+        let model = read.load().map_err(|problem| bad("path", problem))?;
+        Ok((model, digest))
+    });
+    tried.confirm(loaded)
 }
 
 /// The settings that only embedding models have, with their values where something is asked for.
@@ -37,7 +85,6 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     vec![
         ("lora", shown(&config.lora)),
         ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
-        ("workers", (config.workers > 1).then(|| config.workers.to_string())),
         ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
         ("kv-type", config.kv_type.set().map(|kv_type| kv_type.kv_type().as_str().to_owned())),
         ("kv-layout", config.kv_layout.set().map(|layout| layout.layout().as_str().to_owned())),
@@ -46,6 +93,26 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
         ("step-target", (config.step_target != usual.step_target).then(|| config.step_target.to_string())),
         ("draft-model", shown(&config.draft_model)),
         ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
+    ]
+}
+
+/// The same, of models of which several workers run.
+fn of_workers(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    vec![("workers", (config.workers > 1).then(|| config.workers.to_string()))]
+}
+
+/// The same, of models that llama.cpp computes.
+fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let tokens = |tokens: &Auto<u32>| tokens.set().map(|tokens| tokens.to_string());
+    vec![
+        ("context-tokens", tokens(&config.context_tokens)),
+        ("batch-tokens", tokens(&config.batch_tokens)),
+        ("threads", tokens(&config.threads)),
+        ("gpu-layers", tokens(&config.gpu_layers).filter(|layers| layers != "0")),
+        ("devices", (!config.devices.is_empty()).then(|| format!("{:?}", config.devices))),
+        ("main-device", config.main_device.clone()),
+        ("tensor-split", (!config.tensor_split.is_empty()).then(|| format!("{:?}", config.tensor_split))),
+        ("flash-attention", (config.flash_attention == FlashKey::On).then(|| "on".to_owned())),
     ]
 }
 
@@ -219,9 +286,15 @@ mod tests {
             "draft-model = \"small.gguf\"",
             "draft-tokens = 4",
         ];
+        let texts =
+            ["context-tokens = 512", "batch-tokens = 64", "threads = 2", "gpu-layers = 3", "devices = [\"GPU0\"]"];
         for (lines, kind, other) in [
             (&generates[..], ModelKind::Generate, ModelKind::Embed),
+            (&generates[..1], ModelKind::Generate, ModelKind::Predict),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
+            (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
+            (&["workers = 2"][..], ModelKind::Predict, ModelKind::Embed),
+            (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {
                 let config = config(line);
@@ -235,7 +308,7 @@ mod tests {
                 assert!(told.contains(key), "{line}: {told}");
             }
         }
-        for kind in [ModelKind::Generate, ModelKind::Embed] {
+        for kind in [ModelKind::Generate, ModelKind::Embed, ModelKind::Predict] {
             assert!(settings_fit(&config("workers = 1"), kind).is_ok(), "what it has anyway");
             assert!(settings_fit(&config("kv-type = \"auto\""), kind).is_ok());
         }

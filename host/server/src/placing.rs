@@ -9,6 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::jobs::BatchModel;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::{KvLayout, Machine, Offloaded, Sizes};
 use camshaft_engine::{
@@ -288,8 +289,8 @@ fn exercise_embedder(mut embedder: LlamaEmbedder) -> Result<(), ModelProblem> {
     for (inputs, tokens) in [(1, 2), (1, 4), (2, 4), (3, 30), (1, 100), (1, 1)] {
         if inputs * tokens <= most {
             let input: Arc<[Token]> = (0..tokens).map(|token| Token(token % 2)).collect();
-            let vectors = embedder.embed(&vec![input; inputs as usize])?;
-            if vectors.contains(&None) {
+            let vectors = embedder.compute(&vec![input; inputs as usize])?;
+            if vectors.iter().any(Result::is_err) {
                 return Err(EngineError::Failed("a vector that holds no numbers".to_owned()).into());
             }
         }
@@ -393,8 +394,10 @@ impl Standby {
         let on_host = budget.models.remove(0);
         let sizes = match loaded.kind() {
             // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
-            ModelKind::Embed => Sizes { offloaded: Offloaded::default(), weights: on_host.weights, ..before.clone() },
             ModelKind::Generate => on_host,
+            ModelKind::Embed | ModelKind::Predict => {
+                Sizes { offloaded: Offloaded::default(), weights: on_host.weights, ..before.clone() }
+            }
         };
         if sizes.bytes() > budget.planned {
             return Err(models::no_room(&loaded.config, sizes.bytes(), budget.planned));

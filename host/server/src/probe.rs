@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 use std::time::Duration;
 
-use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::jobs::BatchModel;
 use camshaft_core::sampling::Row;
 use camshaft_engine::{
     AdapterOptions, EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
@@ -19,10 +19,11 @@ use camshaft_engine::{
 use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::{SIGKILL, SIGXCPU};
 
-use crate::config::{ModelConfig, Origins};
+use crate::config::{Format, ModelConfig, Origins};
 use crate::demo;
 use crate::error::{ModelProblem, ServerError};
 use crate::progress::{self, LoadBar};
+use crate::tensors;
 
 const GIB: u64 = 1 << 30;
 /// Memory beside the files. Weights are mapped, and some are stored again in another order.
@@ -184,6 +185,9 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     }
     let bounded = bound_this_process(bounds(path, lora.as_deref()));
     bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
+    if Format::of(path) == Format::Onnx {
+        return bad(path, tensors::try_here(path));
+    }
     let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
     let load = LoadOptions { adapter, progress: Some(progress::tell_parent()), ..LoadOptions::default() };
     let is_demo = path == Path::new(demo::NAME);
@@ -200,9 +204,9 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     if model.info().kind == ModelKind::Embed {
         let mut embedder = bad(path, LlamaEmbedder::new(&model, 64, 64, 1, FlashAttention::Auto))?;
-        let vectors = bad(path, embedder.embed(&[[Token(0)].into()]))?;
-        let is_finite = if vectors.contains(&None) { Err("the model gave no finite vector") } else { Ok(()) };
-        return bad(path, is_finite.map_err(|why| EngineError::Failed(why.to_owned())));
+        let vectors = bad(path, embedder.compute(&[[Token(0)].into()]))?;
+        let vectors: Result<Vec<_>, _> = vectors.into_iter().collect();
+        return bad(path, vectors.map(drop).map_err(|error| EngineError::Failed(error.to_string())));
     }
     let mut engine = bad(path, LlamaEngine::new(&model, &options))?;
     let mut batch = Batch::default();

@@ -61,7 +61,10 @@ impl Sized {
     pub(crate) fn tell(&self) {
         for weights in &self.weights {
             let Sizes { sequences, kv_tokens, batch_tokens, input_tokens, threads, kv, offloaded, .. } = weights.sizes;
-            if weights.is_generating() {
+            if weights.computes_tensors() {
+                let (model, workers) = (&weights.config().id, weights.loaded.workers());
+                tracing::info!(model, workers, threads, bytes = weights.sizes.weights, "sizes");
+            } else if weights.is_generating() {
                 tracing::info!(
                     model = weights.config().id,
                     sequences,
@@ -217,6 +220,9 @@ impl Sized {
     pub(crate) fn chosen(&self) -> Vec<String> {
         let of_model = |weights: &Weights| {
             let config = weights.config();
+            if weights.computes_tensors() {
+                return None;
+            }
             let generating = [
                 ("context-tokens", config.context_tokens.set().is_none()),
                 ("sequences", config.sequences.set().is_none()),
@@ -250,6 +256,11 @@ impl Sized {
                 workers if workers > 1 && weights.is_generating() => format!("{workers} workers with "),
                 _ => String::new(),
             };
+            if weights.computes_tensors() {
+                let workers = counted(weights.loaded.workers(), "worker");
+                row(format!("{id}: weights, batches"), sizes.weights, format!("{workers}, a thread each"));
+                continue;
+            }
             row(format!("{id}: weights"), sizes.weights, String::new());
             if weights.is_generating() {
                 let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());

@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use camshaft_api::{Backend, EmbedBackend, Model, Readiness};
+use camshaft_api::{Backend, EmbedBackend, GenerateBackend, Model, PredictBackend, PredictInfo, Readiness, TextModel};
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
+use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -15,11 +15,12 @@ use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
+use camshaft_tensor::{Facts, Predictor, TensorModel};
 
+use crate::batch_thread::{self, BatchSetup};
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{Config, ModelConfig};
 use crate::cores::Cores;
-use crate::embed_thread::{self, EmbedSetup};
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
@@ -66,9 +67,21 @@ impl Starter<'_> {
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Model, ServerError> {
-        let (config, info) = (model.config(), model.loaded.info());
+        let config = model.config();
         match (&model.loaded.source, model.loaded.kind()) {
-            (WeightsSource::Llama { model: loaded, draft }, ModelKind::Generate) => {
+            (WeightsSource::Tensors { model: loaded, sha256 }, _) => {
+                self.start_predictors(config, loaded, sha256.clone())
+            }
+            (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
+                let make = {
+                    let (loaded, sizes) = (loaded.clone(), model.sizes.clone());
+                    let standby = Standby::new(&model.loaded, number, self.promised);
+                    move || standby.make(&loaded, &sizes, weights::embedder)
+                };
+                let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
+                self.start_embedder(config, text, make)
+            }
+            (WeightsSource::Llama { model: loaded, draft }, _) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
@@ -83,26 +96,10 @@ impl Starter<'_> {
                         Ok((engine, Parts { cache: plan.open(&owner), speculation }))
                     }
                 };
-                self.start_pool(model, info, loaded.tokenizer(), make)
+                let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
+                self.start_pool(model, text, make)
             }
-            (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
-                let make = {
-                    let (loaded, sizes) = (loaded.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, number, self.promised);
-                    move || standby.make(&loaded, &sizes, weights::embedder)
-                };
-                self.start_embedder(config, info, loaded.tokenizer(), make)
-            }
-            (WeightsSource::Fake(_), ModelKind::Generate) => {
-                let (limits, ram_bytes) = (model.fake_limits(), self.cache.ram_bytes);
-                let make = move |id: WorkerId| {
-                    let mut engine = FakeEngine::new(limits, u64::from(id.0));
-                    engine.memory = 8;
-                    Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
-                };
-                self.start_pool(model, info, Arc::new(ByteTokenizer), make)
-            }
-            (WeightsSource::Fake(_), ModelKind::Embed) => {
+            (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
                 let limits = EmbedderLimits {
                     batch_tokens,
@@ -111,8 +108,16 @@ impl Starter<'_> {
                     input_tokens,
                     dimensions: FAKE_DIMENSIONS,
                 };
-                let make = move || Ok(FakeEmbedder::new(limits));
-                self.start_embedder(config, info, Arc::new(ByteTokenizer), make)
+                self.start_embedder(config, fake_text(ModelKind::Embed), move || Ok(FakeEmbedder::new(limits)))
+            }
+            (WeightsSource::Fake(_), _) => {
+                let (limits, ram_bytes) = (model.fake_limits(), self.cache.ram_bytes);
+                let make = move |id: WorkerId| {
+                    let mut engine = FakeEngine::new(limits, u64::from(id.0));
+                    engine.memory = 8;
+                    Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
+                };
+                self.start_pool(model, fake_text(ModelKind::Generate), make)
             }
         }
     }
@@ -120,8 +125,7 @@ impl Starter<'_> {
     fn start_pool<E: Engine + Send + 'static>(
         &self,
         model: &Weights,
-        mut info: ModelInfo,
-        tokenizer: Arc<dyn Tokenizer>,
+        TextModel { mut info, tokenizer }: TextModel,
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
         let config = model.config();
@@ -170,8 +174,8 @@ impl Starter<'_> {
             workers = config.workers,
             "model loaded"
         );
-        let backend = Backend::Generate(submissions_in);
-        Ok(Model { id: config.id.clone(), created: now(), tokenizer, info, backend })
+        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in };
+        Ok(Model { id: config.id.clone(), created: now(), backend: Backend::Generate(backend) })
     }
 
     fn start_worker<E: Engine + Send + 'static>(
@@ -203,29 +207,63 @@ impl Starter<'_> {
     fn start_embedder<E: Embedder + Send + 'static>(
         &self,
         config: &ModelConfig,
-        mut info: ModelInfo,
-        tokenizer: Arc<dyn Tokenizer>,
-        make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
+        mut text: TextModel,
+        make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
-        let gauges = self.gauges(config, EMBEDDER);
-        let setup = EmbedSetup { gauges, metrics: self.metrics.queue(&config.id), tuned: self.tuned.clone() };
-        let (jobs, limits) = embed_thread::spawn(self.supervisor, &config.id, setup, make)?;
+        let setup = BatchSetup {
+            seats: vec![(format!("embedder-{}", config.id), self.gauges(config, EMBEDDER))],
+            metrics: self.metrics.queue(&config.id),
+            tuned: self.tuned.clone(),
+        };
+        let (jobs, limits) = batch_thread::spawn(self.supervisor, setup, E::limits, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
-        info.context_tokens = input_tokens;
-        tracing::info!(model = config.id, name = info.name, dimensions, input_tokens, "embedding model loaded");
+        text.info.context_tokens = input_tokens;
+        tracing::info!(model = config.id, name = text.info.name, dimensions, input_tokens, "embedding model loaded");
         let backend = Backend::Embed(EmbedBackend {
+            text,
             jobs,
             input_tokens,
             dimensions,
             shorter_dimensions: config.dimensions.clone(),
         });
-        Ok(Model { id: config.id.clone(), created: now(), tokenizer, info, backend })
+        Ok(Model { id: config.id.clone(), created: now(), backend })
+    }
+
+    fn start_predictors(
+        &self,
+        config: &ModelConfig,
+        model: &Arc<TensorModel>,
+        sha256: Option<String>,
+    ) -> Result<Model, ServerError> {
+        let id = &config.id;
+        let seat = |number: u32| (format!("predictor-{id}-{number}"), self.gauges(config, &number.to_string()));
+        let setup = BatchSetup {
+            seats: (0..config.workers).map(seat).collect(),
+            metrics: self.metrics.queue(id),
+            tuned: self.tuned.clone(),
+        };
+        let make = {
+            let model = model.clone();
+            move || Ok(Predictor::new(model.clone()))
+        };
+        let (jobs, ()) = batch_thread::spawn(self.supervisor, setup, |_: &Predictor| (), make)?;
+        let Facts { format, backend, name, parameters, bytes } = model.facts.clone();
+        let (workers, rows) = (config.workers, model.signature.rows);
+        tracing::info!(model = id, name, format, backend, parameters, workers, rows, "tensor model loaded");
+        let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
+        let (signature, computing) = (model.signature.clone(), model.clone());
+        let backend = Backend::Predict(PredictBackend { jobs, info, signature, computing });
+        Ok(Model { id: id.clone(), created: now(), backend })
     }
 
     fn gauges(&self, config: &ModelConfig, worker: &str) -> Gauges {
         self.metrics.gauges(&config.id, worker, self.readiness.health(&config.id))
     }
+}
+
+fn fake_text(kind: ModelKind) -> TextModel {
+    TextModel { info: weights::fake_info(kind), tokenizer: Arc::new(ByteTokenizer) }
 }
 
 /// Seconds since the Unix epoch.

@@ -107,7 +107,8 @@ impl Bench {
                 Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
             }
         };
-        let model = starter.start_pool(&sized.weights[0], FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), make);
+        let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
+        let model = starter.start_pool(&sized.weights[0], text, make);
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             policies: policies.clone(),

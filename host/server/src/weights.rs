@@ -7,14 +7,15 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::WorkerId;
-use camshaft_core::sizes::{DraftNeeds, ModelNeeds, Sizes};
+use camshaft_core::sizes::{DraftNeeds, ModelNeeds, Sizes, Wishes};
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
+use camshaft_tensor::TensorModel;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{FlashKey, KvTypeKey, ModelConfig};
+use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
@@ -53,7 +54,16 @@ pub(crate) struct Weights {
 
 #[derive(Debug, Clone)]
 pub(crate) enum WeightsSource {
-    Llama { model: Arc<LoadedModel>, draft: Option<Arc<LoadedModel>> },
+    Llama {
+        model: Arc<LoadedModel>,
+        draft: Option<Arc<LoadedModel>>,
+    },
+    Tensors {
+        model: Arc<TensorModel>,
+        /// Of its file, if somebody wants to know it.
+        sha256: Option<String>,
+    },
+    /// Generates or embeds.
     Fake(ModelKind),
 }
 
@@ -71,7 +81,15 @@ impl Engines {
         readiness: &Arc<Readiness>,
     ) -> Result<Loaded, ServerError> {
         let source = match self {
-            Self::Fake => WeightsSource::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
+            Self::Fake => WeightsSource::Fake(match config.kind.wanted() {
+                Some(ModelKind::Embed) => ModelKind::Embed,
+                _ => ModelKind::Generate,
+            }),
+            Self::Llama if models::format(config)? == Format::Onnx => {
+                models::settings_fit(config, ModelKind::Predict)?;
+                let (model, sha256) = models::load_tensors(config, readiness)?;
+                WeightsSource::Tensors { model: Arc::new(model), sha256 }
+            }
             Self::Llama => {
                 let placement = if devices.are_wanted(config) { Placement::Nowhere } else { Placement::Host };
                 // Reading all of a file twice would take its time.
@@ -92,6 +110,7 @@ impl Loaded {
     pub(crate) fn kind(&self) -> ModelKind {
         match &self.source {
             WeightsSource::Llama { model, .. } => model.info().kind,
+            WeightsSource::Tensors { .. } => ModelKind::Predict,
             WeightsSource::Fake(kind) => *kind,
         }
     }
@@ -102,7 +121,7 @@ impl Loaded {
             WeightsSource::Llama { model, draft } => {
                 [Some(model), draft.as_ref()].into_iter().flatten().flat_map(|of| of.mapped_files().to_vec()).collect()
             }
-            WeightsSource::Fake(_) => Vec::new(),
+            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => Vec::new(),
         }
     }
 
@@ -110,7 +129,15 @@ impl Loaded {
     pub(crate) fn caching_workers(&self) -> u64 {
         match self.kind() {
             ModelKind::Generate => u64::from(self.config.workers),
-            ModelKind::Embed => 0,
+            ModelKind::Embed | ModelKind::Predict => 0,
+        }
+    }
+
+    /// Workers that it has: there is one embedder.
+    pub(crate) fn workers(&self) -> u32 {
+        match self.kind() {
+            ModelKind::Generate | ModelKind::Predict => self.config.workers,
+            ModelKind::Embed => 1,
         }
     }
 
@@ -144,8 +171,7 @@ impl Loaded {
                 };
                 ModelNeeds {
                     generates,
-                    // There is one embedder.
-                    workers: if generates { config.workers } else { 1 },
+                    workers: self.workers(),
                     weights: model.info().weight_bytes.saturating_add(adapter).saturating_add(states),
                     input_weights: model.input_weight_bytes(),
                     trained_tokens: model.info().trained_context_tokens,
@@ -158,6 +184,21 @@ impl Loaded {
                     wishes,
                 }
             }
+            WeightsSource::Tensors { model, .. } => ModelNeeds {
+                generates,
+                workers: self.workers(),
+                weights: model.memory_bytes(self.workers()),
+                input_weights: 0,
+                trained_tokens: 1,
+                kv_token: 0,
+                kv_token_q8: 0,
+                sequence: 0,
+                batch_token: 0,
+                devices: None,
+                draft: DraftNeeds::default(),
+                // Each worker is one.
+                wishes: Wishes { threads: Some(1), ..Wishes::default() },
+            },
             WeightsSource::Fake(_) => ModelNeeds {
                 generates,
                 workers: config.workers,
@@ -175,10 +216,12 @@ impl Loaded {
         }
     }
 
-    pub(crate) fn info(&self) -> ModelInfo {
+    /// Its name, as its file has it, and how many parameters it has.
+    pub(crate) fn described(&self) -> (String, u64) {
         match &self.source {
-            WeightsSource::Llama { model, .. } => model.info().clone(),
-            WeightsSource::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(FAKE_LIMITS) },
+            WeightsSource::Llama { model, .. } => (model.info().name.clone(), model.info().parameters),
+            WeightsSource::Tensors { model, .. } => (model.facts.name.clone(), model.facts.parameters),
+            WeightsSource::Fake(_) => ("fake".to_owned(), 0),
         }
     }
 }
@@ -190,8 +233,7 @@ impl Weights {
 
     /// Threads that compute, of all its workers.
     pub(crate) fn threads_of_all(&self) -> u32 {
-        let workers = if self.is_generating() { self.config().workers } else { 1 };
-        workers.saturating_mul(self.sizes.threads)
+        self.loaded.workers().saturating_mul(self.sizes.threads)
     }
 
     /// Whether each of its workers computes with threads that were started for it, and with nothing else: a draft model has threads
@@ -203,6 +245,10 @@ impl Weights {
 
     pub(crate) fn is_generating(&self) -> bool {
         self.loaded.kind() == ModelKind::Generate
+    }
+
+    pub(crate) fn computes_tensors(&self) -> bool {
+        self.loaded.kind() == ModelKind::Predict
     }
 
     /// Type of the numbers in the KV cache.
@@ -230,7 +276,8 @@ impl Weights {
                 drop(engine(config, model, &options)?);
                 speculation(config, draft.as_ref(), &options).map(drop)
             }
-            WeightsSource::Fake(_) => Ok(()),
+            // It was when it was loaded.
+            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => Ok(()),
         }
     }
 
@@ -251,6 +298,11 @@ impl Weights {
         let Sizes { sequences, kv_tokens, batch_tokens, .. } = self.sizes;
         EngineLimits { sequences, kv_tokens, batch_tokens, context_tokens: self.sizes.sequence_tokens() }
     }
+}
+
+/// What the fake engines say that they are.
+pub(crate) fn fake_info(kind: ModelKind) -> ModelInfo {
+    ModelInfo { kind, ..FakeEngine::info(FAKE_LIMITS) }
 }
 
 /// What a context of a model is made with.

@@ -11,7 +11,7 @@ use camshaft_core::policy::{Policies, Principal};
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
+use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
 use crate::flow::control::Control;
@@ -105,7 +105,8 @@ pub struct Api {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) model: Model,
-    pub(crate) template: ChatTemplate,
+    /// Of a model that reads texts.
+    template: Option<ChatTemplate>,
     /// `system_fingerprint`: changes with the weights and the server's version.
     pub(crate) fingerprint: String,
 }
@@ -186,9 +187,9 @@ impl Api {
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
         for model in &self.models {
-            let Backend::Generate(pool) = &model.backend else { continue };
+            let Backend::Generate(generator) = &model.backend else { continue };
             // A pool that is gone has nothing to end. An overloaded one ends with the process.
-            let _ = pool.try_send(PoolMessage::Stop);
+            let _ = generator.pool.try_send(PoolMessage::Stop);
         }
     }
 
@@ -214,13 +215,36 @@ impl Api {
         match (fields.text("model")?, &self.models[..]) {
             (Some(id), _) => self.model_for(id, caller),
             (None, [only]) => self.model_for(&only.id, caller),
-            (None, several) => {
-                let mut models = usable(several, caller);
-                match models.len() {
-                    1 => self.model_for(&models.remove(0), caller),
-                    _ => Err(FlowError::ModelRequired { models }),
-                }
-            }
+            (None, several) => self.only_of(usable(several, caller), caller),
+        }
+    }
+
+    /// The model with this name; without a name, the only one of this kind that the caller may use.
+    ///
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model_of_kind(
+        &self,
+        id: Option<&str>,
+        kind: ModelKind,
+        caller: &Caller,
+    ) -> Result<&Arc<Served>, FlowError> {
+        if let Some(id) = id {
+            return self.model_for(id, caller);
+        }
+        let of_kind = usable(self.models.iter().filter(|model| model.kind() == kind), caller);
+        match (of_kind.is_empty(), &self.models[..]) {
+            (false, _) => self.only_of(of_kind, caller),
+            // The error says of which kind it is.
+            (true, [only]) => self.model_for(&only.id, caller),
+            (true, _) => Err(FlowError::NoneOfKind(kind)),
+        }
+    }
+
+    fn only_of(&self, mut models: Vec<String>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
+        match models.len() {
+            1 => self.model_for(&models.remove(0), caller),
+            _ => Err(FlowError::ModelRequired { models }),
         }
     }
 
@@ -237,41 +261,71 @@ impl Api {
 }
 
 /// The names of those of these models that the caller may use: nobody learns of others.
-fn usable(models: &[Model], caller: &Caller) -> Vec<String> {
-    models.iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id)).cloned().collect()
+fn usable<'a>(models: impl IntoIterator<Item = &'a Model>, caller: &Caller) -> Vec<String> {
+    models.into_iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id)).cloned().collect()
 }
 
 impl Served {
     /// The channel to the pool of a model that generates.
     ///
     /// # Errors
-    /// 400 for an embedding model.
+    /// 400 for a model of another kind.
     pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
         match &self.model.backend {
-            Backend::Generate(pool) => Ok(pool),
-            Backend::Embed(_) => Err(FlowError::NotAGenerator(self.model.id.clone())),
+            Backend::Generate(generator) => Ok(&generator.pool),
+            _ => Err(self.is_not(ModelKind::Generate)),
         }
     }
 
     /// # Errors
-    /// 400 for a model that generates.
+    /// 400 for a model of another kind.
     pub(crate) fn embedder(&self) -> Result<&EmbedBackend, FlowError> {
         match &self.model.backend {
             Backend::Embed(embedder) => Ok(embedder),
-            Backend::Generate(_) => Err(FlowError::NotAnEmbedder(self.model.id.clone())),
+            _ => Err(self.is_not(ModelKind::Embed)),
         }
     }
 
+    /// # Errors
+    /// 400 for a model of another kind.
+    pub(crate) fn predictor(&self) -> Result<&PredictBackend, FlowError> {
+        match &self.model.backend {
+            Backend::Predict(predictor) => Ok(predictor),
+            _ => Err(self.is_not(ModelKind::Predict)),
+        }
+    }
+
+    /// # Errors
+    /// 400 for a model that reads no texts.
+    pub(crate) fn text(&self) -> Result<&TextModel, FlowError> {
+        self.model.text().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
+    }
+
+    /// # Errors
+    /// 400 for a model that reads no texts.
+    pub(crate) fn template(&self) -> Result<&ChatTemplate, FlowError> {
+        self.template.as_ref().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
+    }
+
+    fn is_not(&self, wanted: ModelKind) -> FlowError {
+        FlowError::WrongKind { model: self.model.id.clone(), kind: self.model.kind(), wanted }
+    }
+
     fn new(model: &Model) -> Result<Self, StartError> {
-        let template = ChatTemplate::compile(&model.id, &model.info)
-            .map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
-        if model.info.kind == ModelKind::Generate && model.info.chat_template.is_none() {
+        let info = model.text().map(|text| &text.info);
+        let template = info.map(|info| ChatTemplate::compile(&model.id, info)).transpose();
+        let template = template.map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
+        if model.kind() == ModelKind::Generate && info.is_some_and(|info| info.chat_template.is_none()) {
             tracing::info!(
                 model = model.id,
                 "the model has no chat template: chats are rendered as `role: content` lines"
             );
         }
-        let weights = model.info.sha256.as_deref().and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
+        let digest = match &model.backend {
+            Backend::Predict(predictor) => predictor.info.sha256.as_deref(),
+            _ => info.and_then(|info| info.sha256.as_deref()),
+        };
+        let weights = digest.and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
         let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
         Ok(Self { model: model.clone(), template, fingerprint })
     }

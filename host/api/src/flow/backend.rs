@@ -3,16 +3,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::ids::{RequestId, SessionId};
 use camshaft_core::message::{Event, Start};
 use camshaft_core::policy::{Hints, PolicySet, Priority};
 use camshaft_core::segments::Namespace;
+use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::flow::embed_jobs::EmbedJobs;
 use crate::flow::first_reply::FirstReply;
+use crate::flow::jobs::{EmbedJobs, PredictJobs};
 use crate::flow::snapshot::PoolSnapshot;
 use crate::flow::spent::Spent;
 
@@ -21,28 +22,41 @@ use crate::flow::spent::Spent;
 pub const STREAM_EVENTS: usize = 64;
 
 /// A served model.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Model {
     /// The name that clients use.
     pub id: String,
     /// Time of loading, in seconds since the Unix epoch.
     pub created: u64,
-    pub info: ModelInfo,
-    pub tokenizer: Arc<dyn Tokenizer>,
     pub backend: Backend,
 }
 
-/// The way to the thread that serves a model.
+/// What a model is, and the way to the threads that serve it.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// To the pool's thread. Bounded: a full channel means overload.
-    Generate(Sender<PoolMessage>),
+    Generate(GenerateBackend),
     Embed(EmbedBackend),
+    Predict(PredictBackend),
+}
+
+/// What reads texts.
+#[derive(Clone)]
+pub struct TextModel {
+    pub info: ModelInfo,
+    pub tokenizer: Arc<dyn Tokenizer>,
+}
+
+#[derive(Debug, Clone)]
+pub struct GenerateBackend {
+    pub text: TextModel,
+    /// To the pool's thread. Bounded: a full channel means overload.
+    pub pool: Sender<PoolMessage>,
 }
 
 /// An embedding model.
 #[derive(Debug, Clone)]
 pub struct EmbedBackend {
+    pub text: TextModel,
     /// The embedder's queue.
     pub jobs: EmbedJobs,
     /// Maximum tokens of an input.
@@ -53,9 +67,52 @@ pub struct EmbedBackend {
     pub shorter_dimensions: Vec<u32>,
 }
 
-impl fmt::Debug for Model {
+/// A tensor model.
+#[derive(Debug, Clone)]
+pub struct PredictBackend {
+    /// The workers' queue.
+    pub jobs: PredictJobs,
+    pub info: PredictInfo,
+    pub signature: Signature,
+    pub computing: Arc<dyn Computing>,
+}
+
+/// Facts about a tensor model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PredictInfo {
+    /// From the model's file.
+    pub name: String,
+    /// Format of the file.
+    pub format: &'static str,
+    /// What computes it.
+    pub backend: &'static str,
+    pub parameters: u64,
+    pub weight_bytes: u64,
+    /// As [`ModelInfo::sha256`].
+    pub sha256: Option<String>,
+}
+
+impl Model {
+    pub fn kind(&self) -> ModelKind {
+        match &self.backend {
+            Backend::Generate(_) => ModelKind::Generate,
+            Backend::Embed(_) => ModelKind::Embed,
+            Backend::Predict(_) => ModelKind::Predict,
+        }
+    }
+
+    /// `None`: it reads no texts.
+    pub fn text(&self) -> Option<&TextModel> {
+        match &self.backend {
+            Backend::Generate(GenerateBackend { text, .. }) | Backend::Embed(EmbedBackend { text, .. }) => Some(text),
+            Backend::Predict(_) => None,
+        }
+    }
+}
+
+impl fmt::Debug for TextModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Model").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TextModel").field("name", &self.info.name).finish_non_exhaustive()
     }
 }
 

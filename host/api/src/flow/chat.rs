@@ -22,9 +22,11 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
     context.check()?;
-    let tokens = prompt::tokens(&served.model, &served.template, &messages, variables, context.aside)?;
+    let text = served.text()?;
+    let tokens = prompt::tokens(text, served.template()?, &messages, variables, context.aside)?;
     let prompt = context.prompt(tokens, served, &settings, "messages")?;
-    GenerationRequest { endpoint: Endpoint::Chat, served: served.clone(), prompts: vec![prompt], settings, logprobs }
+    let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
+    GenerationRequest { endpoint: Endpoint::Chat, served, vocabulary, prompts: vec![prompt], settings, logprobs }
         .check_choices()
 }
 

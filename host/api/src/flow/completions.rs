@@ -25,22 +25,24 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
     // wants control tokens sends token ids.
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
-    let vocabulary = &served.model.info.vocabulary;
+    let info = &served.text()?.info;
     let mut prompts = Vec::new();
-    for input in input::read(&fields, PROMPT, limits::PROMPTS, vocabulary)? {
+    for input in input::read(&fields, PROMPT, limits::PROMPTS, &info.vocabulary)? {
         context.check()?;
         let (tokens, text) = match input.content {
             InputContent::Text(text) => {
-                (context.tokenize(served, (&text, parse_special), served.model.info.context_tokens)?, Some(text))
+                (context.tokenize(served, (&text, parse_special), info.context_tokens)?, Some(text))
             }
             InputContent::Tokens(tokens) => (tokens, None),
         };
         let mut prompt = context.prompt(tokens, served, &settings, PROMPT)?;
         if echo {
-            prompt.echo = text.unwrap_or_else(|| tokens::text(vocabulary, &prompt.tokens));
+            prompt.echo = text.unwrap_or_else(|| tokens::text(&info.vocabulary, &prompt.tokens));
         }
         prompts.push(prompt);
     }
-    GenerationRequest { endpoint: Endpoint::Completion, served: served.clone(), prompts, settings, logprobs }
+    let vocabulary = info.vocabulary.clone();
+    let served = served.clone();
+    GenerationRequest { endpoint: Endpoint::Completion, served, vocabulary, prompts, settings, logprobs }
         .check_choices()
 }

@@ -45,7 +45,7 @@ impl ParseContext<'_> {
     ) -> Result<Vec<Token>, FlowError> {
         let (abandoned, most) = (Some(self.aside.abandoned()), readable(most));
         let encode = Encode { add_special: true, parse_special, abandoned, most, ..Encode::of(text) };
-        served.model.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
+        served.text()?.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
     }
 
     /// Reads the parameters that both generation endpoints share.
@@ -61,7 +61,7 @@ impl ParseContext<'_> {
         let Caller { principal, policies, .. } = self.caller;
         let target = Target { tenant: &principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() };
         let samplers = if fields.get("samplers").is_some() { policies.samplers(target) } else { Vec::new() };
-        let vocabulary_size = served.model.info.vocabulary.size();
+        let vocabulary_size = served.text()?.info.vocabulary.size();
         let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
         Ok(GenerationSettings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)
     }
@@ -78,7 +78,7 @@ impl ParseContext<'_> {
             let why = "the prompt has no tokens: it is an empty list, or the model does not begin a text by itself";
             return Err(FlowError::field(param, why));
         }
-        let context = served.model.info.context_tokens;
+        let context = served.text()?.info.context_tokens;
         let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);
         if left == 0 {
             return Err(FlowError::ContextLength { tokens: TokenCount::of(tokens.len(), context), context, param });

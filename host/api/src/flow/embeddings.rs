@@ -9,13 +9,14 @@ use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 
 use crate::flow::api::Served;
 use crate::flow::budget::TOKEN_BYTES;
+use crate::flow::compute::{self, Asked};
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
-use crate::flow::vectors::{self, Asked, Computed};
+use crate::flow::vectors;
 use crate::wire::embeddings::{Embeddings, Encoding};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
@@ -45,15 +46,15 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     let Accepted { request, priority, .. } = incoming.read(from_header, read).await?;
     drop(span);
     // A vector takes its numbers, and their text in the answer.
-    let tokens = vectors::cost(&request.inputs) as usize;
-    let numbers = request.inputs.len() * request.served.embedder()?.dimensions as usize;
-    incoming.share.resize(tokens * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
+    let (tokens, embedder) = (compute::cost(&request.inputs), request.served.embedder()?);
+    let numbers = request.inputs.len() * embedder.dimensions as usize;
+    incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let timeout = request.timeout.or(from_header);
-    let asked = Asked { served: &request.served, inputs: request.inputs, priority, timeout };
-    let Computed { vectors, prompt_tokens } = vectors::compute(&mut incoming, asked).await?;
     let model = request.served.model.id.clone();
+    let asked = Asked { model: &model, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
+    let vectors = compute::compute(&mut incoming, asked).await?;
     let render = move |share| {
-        let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens);
+        let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, tokens);
         kept::json(&answer, share)
     };
     kept::rendered(incoming.share, render).await
@@ -104,7 +105,7 @@ impl Validated for EmbedRequest {
             tenant: context.caller.principal.tenant.clone(),
             principal: context.caller.principal.name.clone(),
             marks: draft.marks.clone(),
-            estimated_cost: vectors::cost(&self.inputs),
+            estimated_cost: compute::cost(&self.inputs),
             body: draft.body.to_owned(),
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
             max_tokens: 0,

@@ -3,6 +3,7 @@ use std::fmt;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use camshaft_core::engine::ModelKind;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{Fault, FaultKind, Refusal};
 use camshaft_core::quota::{Exceeded, Quota};
@@ -28,10 +29,12 @@ pub(crate) enum FlowError {
     UnknownModel { id: String, models: Vec<String> },
     #[error("the model {0} may not be used with these credentials")]
     ModelForbidden(String),
-    #[error("the model {0} embeds texts; it generates none")]
-    NotAGenerator(String),
-    #[error("the model {0} is not served for embeddings")]
-    NotAnEmbedder(String),
+    #[error("{}", wrong_kind(model, *kind, *wanted))]
+    WrongKind { model: String, kind: ModelKind, wanted: ModelKind },
+    #[error("the model {0} reads no texts")]
+    NoText(String),
+    #[error("no model is served here that {}", does(*.0))]
+    NoneOfKind(ModelKind),
     #[error(
         "this model's context holds {context} tokens, but the prompt has {tokens} (and at least one must be left to generate)"
     )]
@@ -90,12 +93,29 @@ pub(crate) enum FlowError {
     Serialize(#[source] serde_json::Error),
 }
 
+fn does(kind: ModelKind) -> &'static str {
+    match kind {
+        ModelKind::Generate => "generates texts",
+        ModelKind::Embed => "embeds texts",
+        ModelKind::Predict => "computes tensors",
+    }
+}
+
+fn wrong_kind(model: &str, kind: ModelKind, wanted: ModelKind) -> String {
+    match (wanted, kind) {
+        (ModelKind::Generate, ModelKind::Embed) => format!("the model {model} embeds texts; it generates none"),
+        (ModelKind::Generate, _) => format!("the model {model} computes tensors; it generates no texts"),
+        (ModelKind::Embed, _) => format!("the model {model} is not served for embeddings"),
+        (ModelKind::Predict, _) => format!("the model {model} computes no tensors"),
+    }
+}
+
 /// Why a validator's amendment cannot stand.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AmendmentError {
     #[error("the amendment has {bytes} bytes, at most {max}")]
     TooLarge { bytes: usize, max: usize },
-    #[error("the amendment changes model or stream")]
+    #[error("the amendment changes model, stream or tensors")]
     AnotherKind,
     #[error(transparent)]
     Refused(#[from] FlowError),
@@ -151,7 +171,7 @@ impl FlowError {
         let model = || Some("model".to_owned());
         match self {
             Self::Request(error) => error.answer(),
-            Self::ModelRequired { .. } | Self::NotAGenerator(_) | Self::NotAnEmbedder(_) => {
+            Self::ModelRequired { .. } | Self::WrongKind { .. } | Self::NoText(_) | Self::NoneOfKind(_) => {
                 Answer::invalid(text()).param(model())
             }
             Self::UnknownModel { .. } => {

@@ -4,7 +4,7 @@ use camshaft_core::ids::Token;
 use serde_json::{Map, Value};
 
 use crate::flow::aside::Aside;
-use crate::flow::backend::Model;
+use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::Message;
@@ -31,7 +31,7 @@ enum PromptPart<'a> {
 /// # Errors
 /// 400 as [`ChatTemplate::render`], and for template variables that spell a control token.
 pub(crate) fn tokens(
-    model: &Model,
+    model: &TextModel,
     template: &ChatTemplate,
     messages: &[Message],
     kwargs: &Map<String, Value>,
@@ -59,7 +59,7 @@ pub(crate) fn tokens(
 }
 
 /// `None` if nobody waits for the tokens any more.
-fn tokenize(model: &Model, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
+fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
     let bos_text = &model.info.bos_text;
     let (abandoned, most) = (Some(aside.abandoned()), readable(model.info.context_tokens));
     let mut tokens = Vec::new();

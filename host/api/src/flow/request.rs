@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::ids::Token;
+use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::{limits, policy};
 
 use crate::flow::api::Served;
@@ -23,6 +24,8 @@ pub(crate) enum Endpoint {
 pub(crate) struct GenerationRequest {
     pub(crate) endpoint: Endpoint,
     pub(crate) served: Arc<Served>,
+    /// The model's.
+    pub(crate) vocabulary: Arc<Vocabulary>,
     /// At least one.
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) settings: GenerationSettings,

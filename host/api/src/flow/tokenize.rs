@@ -54,7 +54,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
     let abandoned = Some(context.aside.abandoned());
     let encode = Encode { add_special, parse_special, offsets: true, abandoned, ..Encode::of(text) };
-    let Encoded { tokens, offsets } = served.model.tokenizer.encode(encode).ok_or(FlowError::Cancelled)?;
+    let Encoded { tokens, offsets } = served.text()?.tokenizer.encode(encode).ok_or(FlowError::Cancelled)?;
     Ok(Tokenized { tokens, offsets })
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Response, FlowE
     // The text, and its copy in the answer.
     incoming.share.grow(2 * bytes)?;
     let render = move |share| {
-        let text = tokens::text(&served.model.info.vocabulary, &tokens);
+        let text = tokens::text(&served.text()?.info.vocabulary, &tokens);
         kept::json(&Detokenized { text }, share)
     };
     kept::rendered(incoming.share, render).await
@@ -83,7 +83,7 @@ fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Ve
     let served = context.api.model_of(&fields, context.caller)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
-    let vocabulary = &served.model.info.vocabulary;
+    let vocabulary = &served.text()?.info.vocabulary;
     let tokens = match fields.ids("tokens") {
         Some(IdLists::One(ids)) => tokens::read(ids, "tokens", vocabulary)?,
         Some(IdLists::Several(_)) => return Err(FlowError::field("tokens", "tokens must be one list of token ids")),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::flow::api::Api;
-use crate::flow::backend::Model;
+use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PredictBackend};
 use crate::flow::control::{PolicyScan, Reloaded};
 use crate::http::error::ApiError;
 
@@ -27,6 +27,13 @@ struct ModelEntry {
     sha256: Option<String>,
     parameters: u64,
     weight_bytes: u64,
+    #[serde(flatten)]
+    text: Option<TextEntry>,
+}
+
+/// Of a model that reads texts.
+#[derive(Debug, Serialize)]
+struct TextEntry {
     context_tokens: u32,
     trained_context_tokens: u32,
     vocabulary_tokens: usize,
@@ -35,19 +42,30 @@ struct ModelEntry {
 
 impl From<&Model> for ModelEntry {
     fn from(model: &Model) -> Self {
-        let info = &model.info;
+        let (name, sha256, parameters, weight_bytes) = match &model.backend {
+            Backend::Generate(GenerateBackend { text, .. }) | Backend::Embed(EmbedBackend { text, .. }) => {
+                let info = &text.info;
+                (&info.name, &info.sha256, info.parameters, info.weight_bytes)
+            }
+            Backend::Predict(PredictBackend { info, .. }) => {
+                (&info.name, &info.sha256, info.parameters, info.weight_bytes)
+            }
+        };
+        let text = model.text().map(|text| TextEntry {
+            context_tokens: text.info.context_tokens,
+            trained_context_tokens: text.info.trained_context_tokens,
+            vocabulary_tokens: text.info.vocabulary.size(),
+            chat_template: text.info.chat_template.is_some(),
+        });
         Self {
             id: model.id.clone(),
-            name: info.name.clone(),
-            kind: info.kind,
+            name: name.clone(),
+            kind: model.kind(),
             created: model.created,
-            sha256: info.sha256.clone(),
-            parameters: info.parameters,
-            weight_bytes: info.weight_bytes,
-            context_tokens: info.context_tokens,
-            trained_context_tokens: info.trained_context_tokens,
-            vocabulary_tokens: info.vocabulary.size(),
-            chat_template: info.chat_template.is_some(),
+            sha256: sha256.clone(),
+            parameters,
+            weight_bytes,
+            text,
         }
     }
 }

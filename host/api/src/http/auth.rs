@@ -111,7 +111,7 @@ fn route(request: &Request) -> &str {
     request
         .extensions()
         .get::<MatchedPath>()
-        .map_or_else(|| request.uri().path(), |matched| canonical(matched.as_str()))
+        .map_or_else(|| request.uri().path(), |matched| canonical(request.method(), matched.as_str()))
 }
 
 /// Whether a proxy has forwarded the request.

@@ -1,16 +1,18 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
-use camshaft_core::engine::{ModelKind, Reuse};
-use serde::Serialize;
+use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
+use camshaft_core::tensor::TensorSpec;
+use serde::{Deserialize, Serialize};
 
 use crate::flow::api::Api;
-use crate::flow::backend::Model;
+use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::http::error::ApiError;
+use crate::wire::tensors::SpecObject;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelObject {
@@ -32,6 +34,39 @@ pub(crate) struct ModelDetails {
     #[serde(flatten)]
     object: ModelObject,
     task: ModelKind,
+    #[serde(flatten)]
+    facts: Facts,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Facts {
+    Text(TextFacts),
+    Tensors(TensorFacts),
+}
+
+/// Facts about a tensor model.
+#[derive(Debug, Serialize)]
+struct TensorFacts {
+    format: &'static str,
+    backend: &'static str,
+    inputs: Vec<SpecObject>,
+    outputs: Vec<SpecObject>,
+    parameters: u64,
+    bytes: u64,
+}
+
+/// `GET /model/info`.
+#[derive(Debug, Serialize)]
+pub(crate) struct TensorModelInfo {
+    name: String,
+    kind: ModelKind,
+    #[serde(flatten)]
+    facts: TensorFacts,
+}
+
+#[derive(Debug, Serialize)]
+struct TextFacts {
     /// Maximum of prompt and output of a request together, or of one input, in tokens.
     context_tokens: u32,
     trained_context_tokens: u32,
@@ -52,14 +87,36 @@ enum PrefixReuse {
 
 impl From<&Model> for ModelDetails {
     fn from(model: &Model) -> Self {
-        let info = &model.info;
+        let facts = match &model.backend {
+            Backend::Generate(generator) => Facts::Text(TextFacts::from(&generator.text.info)),
+            Backend::Embed(embedder) => Facts::Text(TextFacts::from(&embedder.text.info)),
+            Backend::Predict(predictor) => Facts::Tensors(TensorFacts::from(predictor)),
+        };
+        Self { object: ModelObject::from(model), task: model.kind(), facts }
+    }
+}
+
+impl From<&PredictBackend> for TensorFacts {
+    fn from(model: &PredictBackend) -> Self {
+        let specs = |specs: &[TensorSpec]| specs.iter().map(SpecObject::from).collect();
+        Self {
+            format: model.info.format,
+            backend: model.info.backend,
+            inputs: specs(&model.signature.inputs),
+            outputs: specs(&model.signature.outputs),
+            parameters: model.info.parameters,
+            bytes: model.info.weight_bytes,
+        }
+    }
+}
+
+impl From<&ModelInfo> for TextFacts {
+    fn from(info: &ModelInfo) -> Self {
         let prefix_reuse = match (info.kind, info.reuse) {
             (ModelKind::Generate, Reuse::Ranges) => PrefixReuse::Ranges,
             _ => PrefixReuse::None,
         };
         Self {
-            object: ModelObject::from(model),
-            task: info.kind,
             context_tokens: info.context_tokens,
             trained_context_tokens: info.trained_context_tokens,
             vocabulary_tokens: info.vocabulary.size(),
@@ -80,6 +137,24 @@ impl From<&Model> for ModelObject {
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
     let allowed = api.models.iter().filter(|model| caller.principal.may_use(&model.id));
     Json(ModelList { object: "list", data: allowed.map(ModelObject::from).collect() })
+}
+
+/// Which model `GET /model/info` describes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct InfoQuery {
+    model: Option<String>,
+}
+
+/// Describes a tensor model: the one that the query names, or the only one.
+pub(crate) async fn info(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<InfoQuery>, QueryRejection>,
+) -> Result<Json<TensorModelInfo>, ApiError> {
+    let Query(InfoQuery { model }) = query.map_err(ApiError::Query)?;
+    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?;
+    let facts = TensorFacts::from(served.predictor()?);
+    Ok(Json(TensorModelInfo { name: served.model.id.clone(), kind: ModelKind::Predict, facts }))
 }
 
 /// Describes one model. Its id may contain slashes, as the names of published models do.

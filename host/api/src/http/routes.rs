@@ -52,7 +52,7 @@ impl std::fmt::Debug for Route {
 impl Route {
     /// The path by which policies know it. Routes that are the same to them have the same.
     pub fn canonical(&self) -> &'static str {
-        paths::canonical(self.path)
+        paths::canonical(self.method, self.path)
     }
 }
 
@@ -86,6 +86,9 @@ pub const ROUTES: &[Route] = &[
     posting(guarded::COMPLETIONS, Access::Guarded, || post(endpoints::complete)),
     posting(guarded::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
     posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
+    posting(guarded::PREDICT, Access::Guarded, || post(endpoints::predict)),
+    posting(guarded::MODEL, Access::Guarded, || post(endpoints::predict_by)),
+    getting(guarded::MODEL_INFO, Access::Guarded, || get(models::info)),
     getting(guarded::MODELS, Access::Guarded, || get(models::list)),
     getting(guarded::MODEL, Access::Guarded, || get(models::show)),
     posting(guarded::CLOSE_SESSION, Access::Guarded, || post(endpoints::close_session)),
@@ -128,11 +131,20 @@ pub fn admin_router(api: Arc<Api>, access: Arc<AdminAccess>) -> Router {
 }
 
 fn table<'a>(routes: impl Iterator<Item = &'a Route>) -> Router<Arc<Api>> {
-    routes.fold(Router::new(), |router, route| {
-        let handler = (route.handler)().fallback(method_not_allowed);
-        let handler = if route.polled { handler.layer(from_fn(observe::polled)) } else { handler };
-        router.route(route.path, handler)
-    })
+    let mut paths: Vec<(&str, MethodRouter<Arc<Api>>)> = Vec::new();
+    for route in routes {
+        let polled = |handler: MethodRouter<Arc<Api>>| match route.polled {
+            true => handler.layer(from_fn(observe::polled)),
+            false => handler,
+        };
+        let handler = (route.handler)();
+        match paths.iter_mut().find(|(path, _)| *path == route.path) {
+            Some((_, methods)) => *methods = std::mem::take(methods).merge(polled(handler)),
+            // Once for each path.
+            None => paths.push((route.path, polled(handler.fallback(method_not_allowed)))),
+        }
+    }
+    paths.into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods))
 }
 
 /// Refuses requests while the server loads or drains.

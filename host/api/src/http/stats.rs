@@ -119,8 +119,9 @@ pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
 
 async fn snapshot(backend: &Backend) -> Option<PoolSnapshot> {
     let pool = match backend {
-        Backend::Generate(pool) => pool,
+        Backend::Generate(generator) => &generator.pool,
         Backend::Embed(embedder) => return Some(embedder.jobs.snapshot()),
+        Backend::Predict(predictor) => return Some(predictor.jobs.snapshot()),
     };
     let (reply, answer) = oneshot::channel();
     pool.try_send(PoolMessage::Snapshot(reply)).ok()?;

@@ -33,12 +33,23 @@ impl Body {
         Fields::with_lists(&self.map, &self.lists)
     }
 
+    /// Sets a field of which no list is kept apart.
+    pub(crate) fn set(&mut self, name: &str, value: Value) {
+        self.map.insert(name.to_owned(), value);
+    }
+
     /// Applies a JSON merge patch.
     pub(crate) fn patch(&mut self, patch: &Self) {
         merge_patch::apply(&mut self.map, &patch.map);
         for field in patch.map.keys() {
             self.lists.set(field, patch.lists.get(field).cloned());
         }
+    }
+}
+
+impl From<Map<String, Value>> for Body {
+    fn from(map: Map<String, Value>) -> Self {
+        Self { map, lists: Lists::default() }
     }
 }
 
@@ -60,13 +71,65 @@ impl Serialize for Body {
 /// # Errors
 /// 400 that says where the text is not JSON, or that it has too many values.
 pub(crate) fn parse(text: &str) -> Result<Body, RequestError> {
+    let mut lists = Lists::default();
+    let map = parse_with(text, &mut lists)?;
+    Ok(Body { map, lists })
+}
+
+/// As [`parse`], but `apart` reads the fields of the body that are not to be in its tree.
+///
+/// # Errors
+/// As [`parse`], and what `apart` says.
+pub(crate) fn parse_with(text: &str, apart: &mut impl ReadApart) -> Result<Map<String, Value>, RequestError> {
     let left = Cell::new(VALUES + 1);
     let mut parser = serde_json::Deserializer::from_str(text);
-    let parsed = Tree(&left).deserialize_root(&mut parser).and_then(|parsed| parser.end().map(|()| parsed));
-    match parsed {
-        Ok(body) => body.ok_or(RequestError::NotAnObject),
-        Err(_) if left.get() == 0 => Err(RequestError::TooManyValues { max: VALUES }),
-        Err(error) => Err(RequestError::Json(error)),
+    let root = Root { tree: Tree(&left), apart };
+    let parsed = (&mut parser).deserialize_any(root).and_then(|parsed| parser.end().map(|()| parsed));
+    match (parsed, apart.error()) {
+        (_, Some(error)) => Err(error),
+        (Ok(body), None) => body.ok_or(RequestError::NotAnObject),
+        (Err(_), None) if left.get() == 0 => Err(RequestError::TooManyValues { max: VALUES }),
+        (Err(error), None) => Err(RequestError::Json(error)),
+    }
+}
+
+/// Reads fields of a body that take less memory than they would in a tree.
+pub(crate) trait ReadApart {
+    /// Whether it reads this field.
+    fn takes(&self, name: &str) -> bool;
+    /// Reads such a field. Returns what stands for it in the tree.
+    ///
+    /// # Errors
+    /// The text is not JSON, or [`ReadApart::error`] says what is wrong with the field.
+    fn read<'de, D: Deserializer<'de>>(
+        &mut self,
+        name: &str,
+        tree: Tree<'_>,
+        deserializer: D,
+    ) -> Result<Value, D::Error>;
+    /// What is wrong with a field, once that is known.
+    fn error(&mut self) -> Option<RequestError> {
+        None
+    }
+}
+
+impl ReadApart for Lists {
+    fn takes(&self, name: &str) -> bool {
+        FIELDS.contains(&name)
+    }
+
+    fn read<'de, D: Deserializer<'de>>(
+        &mut self,
+        name: &str,
+        tree: Tree<'_>,
+        deserializer: D,
+    ) -> Result<Value, D::Error> {
+        let (value, lists) = match Ids(tree).deserialize(deserializer)? {
+            Read::Lists(lists) => (Value::Array(Vec::new()), Some(lists)),
+            Read::Value(value) => (value, None),
+        };
+        self.set(name, lists);
+        Ok(value)
     }
 }
 
@@ -81,19 +144,15 @@ pub(crate) fn parsed_bytes(text: &str) -> usize {
 }
 
 /// Reads a value as a tree, as long as there is room for its values.
-#[derive(Clone, Copy)]
-struct Tree<'c>(&'c Cell<usize>);
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tree<'c>(&'c Cell<usize>);
 
 impl<'c> Tree<'c> {
-    fn take<E: Error>(self, values: usize) -> Result<(), E> {
+    /// Counts values, of which there may be only so many.
+    pub(crate) fn take<E: Error>(self, values: usize) -> Result<(), E> {
         let left = self.0.get().saturating_sub(values);
         self.0.set(left);
         if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
-    }
-
-    /// `None`: the text is not an object.
-    fn deserialize_root<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Body>, D::Error> {
-        deserializer.deserialize_any(Root(self))
     }
 
     fn members<'de, A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
@@ -167,11 +226,14 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// The whole text.
-struct Root<'c>(Tree<'c>);
+/// The whole text. `None`: it is not an object.
+struct Root<'c, A> {
+    tree: Tree<'c>,
+    apart: &'c mut A,
+}
 
-impl<'de> Visitor<'de> for Root<'_> {
-    type Value = Option<Body>;
+impl<'de, A: ReadApart> Visitor<'de> for Root<'_, A> {
+    type Value = Option<Map<String, Value>>;
 
     scalars!(|_: Self, _| Ok(None));
 
@@ -179,24 +241,35 @@ impl<'de> Visitor<'de> for Root<'_> {
         Ok(None)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
-        self.0.elements(Vec::new(), access).map(|_| None)
+    fn visit_seq<S: SeqAccess<'de>>(self, access: S) -> Result<Self::Value, S::Error> {
+        self.tree.elements(Vec::new(), access).map(|_| None)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut body = Body::default();
+    fn visit_map<M: MapAccess<'de>>(self, mut access: M) -> Result<Self::Value, M::Error> {
+        let (tree, mut map) = (self.tree, Map::new());
         while let Some(name) = access.next_key::<String>()? {
-            let (value, lists) = match FIELDS.contains(&name.as_str()) {
-                true => match access.next_value_seed(Ids(self.0))? {
-                    Read::Lists(lists) => (Value::Array(Vec::new()), Some(lists)),
-                    Read::Value(value) => (value, None),
-                },
-                false => (access.next_value_seed(self.0)?, None),
+            let value = match self.apart.takes(&name) {
+                true => access.next_value_seed(Apart { name: &name, tree, apart: &mut *self.apart })?,
+                false => access.next_value_seed(tree)?,
             };
-            body.lists.set(&name, lists);
-            body.map.insert(name, value);
+            map.insert(name, value);
         }
-        Ok(Some(body))
+        Ok(Some(map))
+    }
+}
+
+/// A field that is not for the tree.
+struct Apart<'c, A> {
+    name: &'c str,
+    tree: Tree<'c>,
+    apart: &'c mut A,
+}
+
+impl<'de, A: ReadApart> DeserializeSeed<'de> for Apart<'_, A> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.apart.read(self.name, self.tree, deserializer)
     }
 }
 

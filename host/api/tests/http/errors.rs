@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use camshaft_api::{Api, ApiOptions, LocalQuotas, PublicAccess, Readiness, Reloaded, StartError, public_router};
+use camshaft_api::{
+    Api, ApiOptions, Backend, LocalQuotas, PublicAccess, Readiness, Reloaded, StartError, public_router,
+};
 use camshaft_core::message::{FinishReason, WorkerError};
 use camshaft_core::policy::Rejection;
 use futures_util::{StreamExt, stream};
@@ -256,7 +258,8 @@ fn loading(template: &str) -> Result<Arc<Api>, StartError> {
     let (pool, _messages) = Pool::stuck(1);
     let demo = Server::over(Rules::default(), pool).api.models[0].clone();
     let mut model = demo;
-    model.info.chat_template = Some(template.to_owned());
+    let Backend::Generate(generator) = &mut model.backend else { panic!("it generates") };
+    generator.text.info.chat_template = Some(template.to_owned());
     Api::new(ApiOptions {
         models: vec![model],
         policies: Arc::new(Fixed(Arc::new(Rules::default()))),

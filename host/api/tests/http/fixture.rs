@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use camshaft_api::backend::{Backend, Model};
+use camshaft_api::backend::{Backend, GenerateBackend, Model, TextModel};
 use camshaft_api::{
     Api, ApiLimits, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
@@ -153,9 +153,10 @@ impl Server {
         let model = |id: &str| Model {
             id: id.into(),
             created: 1_700_000_000,
-            info: info(),
-            tokenizer: Arc::new(Bytes { hold: hold.clone() }),
-            backend: Backend::Generate(pool.sender.clone()),
+            backend: Backend::Generate(GenerateBackend {
+                text: TextModel { info: info(), tokenizer: Arc::new(Bytes { hold: hold.clone() }) },
+                pool: pool.sender.clone(),
+            }),
         };
         let api = Api::new(ApiOptions {
             models: vec![model("demo"), model("org/secret")],

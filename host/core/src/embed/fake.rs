@@ -1,9 +1,10 @@
 //! A deterministic embedder without a model, for tests and benchmarks.
 use std::sync::Arc;
 
-use crate::embed::{Embedder, EmbedderLimits};
+use crate::embed::{Embedder, EmbedderLimits, no_vector};
 use crate::engine::EngineError;
 use crate::ids::Token;
+use crate::jobs::{BatchLimits, BatchModel, Computed};
 
 /// Computes vectors from a hash of the input's tokens, so equal inputs have equal vectors in any batch.
 #[derive(Debug, Clone)]
@@ -32,8 +33,17 @@ impl Embedder for FakeEmbedder {
     fn limits(&self) -> EmbedderLimits {
         self.limits
     }
+}
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError> {
+impl BatchModel for FakeEmbedder {
+    type Input = Arc<[Token]>;
+    type Output = Vec<f32>;
+
+    fn batch(&self) -> BatchLimits {
+        self.limits.batch()
+    }
+
+    fn compute(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Computed<Vec<f32>>>, EngineError> {
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         let fits = |input: &Arc<[Token]>| (1..=self.limits.input_tokens as usize).contains(&input.len());
         let in_bounds = inputs.len() <= self.limits.batch_inputs && total <= self.limits.batch_tokens as usize;
@@ -43,7 +53,7 @@ impl Embedder for FakeEmbedder {
         let panics = self.panics_at.is_some_and(|token| inputs.iter().any(|input| input[0] == token));
         assert!(!panics, "the test asked for it");
         let fails = |input: &[Token]| self.fails_at.is_some_and(|token| input[0] == token);
-        Ok(inputs.iter().map(|input| (!fails(input)).then(|| self.vector(input))).collect())
+        Ok(inputs.iter().map(|input| if fails(input) { Err(no_vector()) } else { Ok(self.vector(input)) }).collect())
     }
 }
 
@@ -61,12 +71,12 @@ mod tests {
     #[test]
     fn equal_inputs_have_equal_vectors_in_any_batch() {
         let mut embedder = FakeEmbedder::new(LIMITS);
-        let together = embedder.embed(&[input("ab"), input("cd")]).unwrap();
-        assert_eq!(together[0], embedder.embed(&[input("ab")]).unwrap()[0]);
+        let together = embedder.compute(&[input("ab"), input("cd")]).unwrap();
+        assert_eq!(together[0], embedder.compute(&[input("ab")]).unwrap()[0]);
         assert_ne!(together[0], together[1]);
         assert!(together.iter().flatten().all(|vector| vector.len() == 5 && vector.iter().all(|x| x.is_finite())));
         embedder.fails_at = Some(Token(u32::from(b'c')));
-        assert_eq!(embedder.embed(&[input("ab"), input("cd")]).unwrap(), [together[0].clone(), None]);
+        assert_eq!(embedder.compute(&[input("ab"), input("cd")]).unwrap(), [together[0].clone(), Err(no_vector())]);
     }
 
     #[test]
@@ -74,7 +84,7 @@ mod tests {
         let mut embedder = FakeEmbedder::new(LIMITS);
         let mut check = |inputs: &[&str], good: bool| {
             let inputs: Vec<_> = inputs.iter().map(|text| input(text)).collect();
-            assert_eq!(embedder.embed(&inputs).is_ok(), good, "{inputs:?}");
+            assert_eq!(embedder.compute(&inputs).is_ok(), good, "{inputs:?}");
         };
         check(&["abcdef", "ab"], true);
         check(&["abcdef", "abc"], false);

@@ -5,6 +5,8 @@ pub const STATS: &str = "/server/stats";
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
 pub const EMBEDDINGS: &str = "/v1/embeddings";
+pub const PREDICT: &str = "/predict";
+pub const MODEL_INFO: &str = "/model/info";
 pub const MODELS: &str = "/v1/models";
 pub const MODEL: &str = "/v1/models/{*id}";
 pub const CLOSE_SESSION: &str = "/v1/session/close";
@@ -12,5 +14,17 @@ pub const TOKENIZE: &str = "/v1/tokenize";
 pub const DETOKENIZE: &str = "/v1/detokenize";
 
 /// All of them, in the order of the table of HTTP routes.
-pub const ROUTES: [&str; 10] =
-    [METRICS, STATS, CHAT, COMPLETIONS, EMBEDDINGS, MODELS, MODEL, CLOSE_SESSION, TOKENIZE, DETOKENIZE];
+pub const ROUTES: [&str; 12] = [
+    METRICS,
+    STATS,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    PREDICT,
+    MODEL_INFO,
+    MODELS,
+    MODEL,
+    CLOSE_SESSION,
+    TOKENIZE,
+    DETOKENIZE,
+];

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
-use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, ModelKind, Reuse};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
+use camshaft_core::jobs::BatchModel;
 use camshaft_core::message::{Command, Event, Start};
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
@@ -144,7 +144,7 @@ fn an_encoder_attends_as_exactly_with_flash_attention_as_without() {
     let input =
         |length: usize| -> Arc<[Token]> { (0..length).map(|at| Token((at * 7 + length) as u32 % 256)).collect() };
     let vectors = |embedder: &mut LlamaEmbedder, inputs: &[Arc<[Token]>]| -> Vec<f32> {
-        embedder.embed(inputs).unwrap().into_iter().flat_map(Option::unwrap).collect()
+        embedder.compute(inputs).unwrap().into_iter().flat_map(Result::unwrap).collect()
     };
     // Where attention is llama.cpp's, long batches round keys and values to 16 bits.
     let is_ours = cfg!(target_arch = "x86_64") && has_avx2();
@@ -167,7 +167,7 @@ fn regression_batches_of_any_size_embed() {
         for flash in [FlashAttention::Off, FlashAttention::Auto] {
             let mut embedder = LlamaEmbedder::new(&model, batch, 512, 2, flash).unwrap();
             let input: Arc<[Token]> = (0..batch.min(512)).map(|at| Token(at % 256)).collect();
-            assert!(embedder.embed(&[input]).unwrap()[0].is_some(), "{batch}");
+            assert!(embedder.compute(&[input]).unwrap()[0].is_ok(), "{batch}");
         }
     }
 }

@@ -13,7 +13,7 @@ const PATTERN_CHARS: usize = 256;
 
 const LIST: &str = "expected a list of 1 to 64 names of 1 to 256 characters, each with a * at its end at most";
 const PATHS: &str = r#"expected paths of routes, such as "/v1/models" or "/v1/*""#;
-const NAMES: &str = r#"expected "chat", "completion" or "embedding""#;
+const NAMES: &str = r#"expected "chat", "completion", "embedding" or "prediction""#;
 const GENERATING: &str = r#"expected "chat" or "completion""#;
 
 /// # Errors
@@ -115,12 +115,13 @@ mod tests {
     #[test]
     fn what_could_never_match_is_refused() {
         for (hook, line, word) in [
-            (Hook::Validator, "endpoints = [\"chats\"]", "\"chat\", \"completion\" or \"embedding\""),
+            (Hook::Validator, "endpoints = [\"chats\"]", "\"completion\", \"embedding\" or \"prediction\""),
             (Hook::Validator, "endpoints = [\"/v1/chat/completions\"]", "\"chat\", \"completion\""),
             (Hook::Auth, "endpoints = [\"chat\"]", "paths of routes"),
             // No tokens are drawn for embeddings.
             (Hook::Sampler, "endpoints = [\"chat\", \"embedding\"]", "\"chat\" or \"completion\""),
             (Hook::Filter, "endpoints = [\"e*\"]", "\"chat\" or \"completion\""),
+            (Hook::Filter, "endpoints = [\"prediction\"]", "\"chat\" or \"completion\""),
             (Hook::Sampler, "model = [\"x\"]", "did you mean `match.models`?"),
             (Hook::Sampler, "models = \"x\"", "a list of 1 to 64"),
             (Hook::Sampler, "models = [1]", "a list of 1 to 64"),

@@ -1,5 +1,5 @@
 //! One model: where its weights are, and what its workers are made with.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use camshaft_core::engine::ModelKind;
@@ -25,7 +25,7 @@ const DRAFT_TOKENS: u32 = 4;
 pub struct ModelConfig {
     /// The name that clients use. Unset: the file's name without its ending.
     pub id: String,
-    /// The GGUF file. Unset or "demo": the model in the binary.
+    /// The GGUF file, or the ONNX file (its name ends with .onnx). Unset or "demo": the model in the binary.
     #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
     pub path: Option<PathBuf>,
     /// SHA-256 digest that the file must have, in hexadecimal. Of a split model: the digest of its parts' digests.
@@ -53,7 +53,7 @@ pub struct ModelConfig {
     pub kv_on_gpu: bool,
     /// Compute attention in one piece, without the matrix of all scores. "auto": where model and device allow it.
     pub flash_attention: FlashKey,
-    /// What the model is served for. "auto": what its file says it was made for.
+    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of an ONNX file.
     pub kind: KindKey,
     /// Another way to write kind = "embed".
     pub embeddings: bool,
@@ -152,6 +152,21 @@ pub enum ModelSource {
     File(PathBuf),
 }
 
+/// What a model's file is read by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Gguf,
+    Onnx,
+}
+
+impl Format {
+    /// By the name of the file.
+    pub fn of(path: &Path) -> Self {
+        let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
+        if is_onnx { Self::Onnx } else { Self::Gguf }
+    }
+}
+
 impl ModelConfig {
     pub fn source(&self) -> ModelSource {
         match &self.path {
@@ -228,6 +243,7 @@ pub enum KindKey {
     Auto,
     Generate,
     Embed,
+    Predict,
 }
 
 impl KindKey {
@@ -237,6 +253,7 @@ impl KindKey {
             Self::Auto => None,
             Self::Generate => Some(ModelKind::Generate),
             Self::Embed => Some(ModelKind::Embed),
+            Self::Predict => Some(ModelKind::Predict),
         }
     }
 }

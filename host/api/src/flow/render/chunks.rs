@@ -82,7 +82,7 @@ impl Chunks {
         if delta.text.is_empty() && delta.logprobs.is_empty() {
             return;
         }
-        let vocabulary = &self.request.served.model.info.vocabulary;
+        let vocabulary = &self.request.vocabulary;
         let text = delta.text.as_str();
         let any = !delta.logprobs.is_empty();
         match self.request.endpoint {

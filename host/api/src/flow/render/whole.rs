@@ -69,7 +69,7 @@ pub(crate) fn respond(
     share: Share,
 ) -> Result<Response, FlowError> {
     let envelope = Envelope::new(request);
-    let vocabulary = &request.served.model.info.vocabulary;
+    let vocabulary = &request.vocabulary;
     let usage = Some(Some(totals.into()));
     let choices = choices.iter().enumerate();
     let wanted = request.logprobs.is_some();

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{ChatTemplate, FALLBACK, SHORT_FUEL, STACKS, Stack};
 use crate::flow::aside::Aside;
-use crate::flow::backend::{Backend, Model};
+use crate::flow::backend::TextModel;
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
 use crate::wire::messages::{Message, Role};
@@ -75,9 +75,7 @@ fn kwargs(value: &Value) -> Map<String, Value> {
 fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, FlowError> {
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile("test", &info).unwrap();
-    let (pool, _) = crossbeam_channel::bounded(1);
-    let model =
-        Model { id: "test".into(), created: 0, info, tokenizer: Arc::new(Bytes), backend: Backend::Generate(pool) };
+    let model = TextModel { info, tokenizer: Arc::new(Bytes) };
     let tokens = prompt::tokens(&model, &compiled, &user(contents), &kwargs(variables), &Aside::default())?;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }

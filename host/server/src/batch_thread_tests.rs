@@ -1,8 +1,12 @@
-//! An embedder's thread with the fake embedder: what a panic costs, and what comes after it.
+//! The thread with the fake embedder: what a panic costs, and what comes after it.
 use std::time::Instant;
 
-use camshaft_api::{EmbedJob, EmbedTicket, NotTaken};
+use camshaft_api::{EmbedJobs, NotTaken};
 use camshaft_core::embed::fake::FakeEmbedder;
+use camshaft_core::embed::{Embedder, EmbedderLimits};
+use camshaft_core::engine::EngineError;
+use camshaft_core::ids::Token;
+use camshaft_core::jobs::{BatchLimits, Computed};
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
 use crossbeam_channel::Receiver;
@@ -11,6 +15,10 @@ use tokio::sync::watch;
 use super::*;
 use crate::metrics::ServerMetrics;
 use crate::tuning::Tuning;
+
+type Text = Arc<[Token]>;
+type Job = camshaft_api::Job<Text>;
+type Ticket = camshaft_api::Ticket<Text, Vec<f32>>;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMITS: EmbedderLimits =
@@ -24,14 +32,14 @@ fn tuning(high: usize) -> watch::Sender<Tuning> {
     watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
 }
 
-fn setup(registry: &prometheus::Registry, tuned: Tuned) -> EmbedSetup {
+fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {
     let metrics = ServerMetrics::new(registry).unwrap();
     let gauges = metrics.gauges("fake", "0", camshaft_api::Health::default());
-    EmbedSetup { gauges, metrics: metrics.queue("fake"), tuned }
+    BatchSetup { seats: vec![("embedder-fake".to_owned(), gauges)], metrics: metrics.queue("fake"), tuned }
 }
 
-fn job(tenant: &str, inputs: &[&[u32]]) -> EmbedJob {
-    EmbedJob {
+fn job(tenant: &str, inputs: &[&[u32]]) -> Job {
+    Job {
         inputs: inputs.iter().map(|input| input.iter().copied().map(Token).collect()).collect(),
         tenant: tenant.into(),
         priority: Priority::Normal,
@@ -42,7 +50,7 @@ fn job(tenant: &str, inputs: &[&[u32]]) -> EmbedJob {
 }
 
 /// Waits for the vectors.
-fn answer(mut ticket: EmbedTicket) -> Result<Vec<Vec<f32>>, WorkerError> {
+fn answer(mut ticket: Ticket) -> Result<Vec<Vec<f32>>, WorkerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(ticket.answer()).expect("somebody answers")
 }
@@ -52,24 +60,27 @@ struct Gated {
     embedder: FakeEmbedder,
     go_on: Receiver<()>,
     /// Told before each batch, with its inputs.
-    began: Sender<Vec<Arc<[Token]>>>,
+    began: Sender<Vec<Text>>,
     warmed: Sender<Option<String>>,
 }
 
-impl Embedder for Gated {
-    fn limits(&self) -> EmbedderLimits {
-        LIMITS
+impl BatchModel for Gated {
+    type Input = Text;
+    type Output = Vec<f32>;
+
+    fn batch(&self) -> BatchLimits {
+        LIMITS.batch()
     }
 
-    fn warm_up(&mut self) -> Result<(), camshaft_core::engine::EngineError> {
+    fn warm_up(&mut self) -> Result<(), EngineError> {
         self.warmed.send(std::thread::current().name().map(str::to_owned)).unwrap();
         Ok(())
     }
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, camshaft_core::engine::EngineError> {
+    fn compute(&mut self, inputs: &[Text]) -> Result<Vec<Computed<Vec<f32>>>, EngineError> {
         self.began.send(inputs.to_vec()).unwrap();
         self.go_on.recv_timeout(PATIENCE).unwrap();
-        self.embedder.embed(inputs)
+        self.embedder.compute(inputs)
     }
 }
 
@@ -79,7 +90,7 @@ struct Bench {
     registry: prometheus::Registry,
     jobs: EmbedJobs,
     go_on: Sender<()>,
-    began: Receiver<Vec<Arc<[Token]>>>,
+    began: Receiver<Vec<Text>>,
 }
 
 impl Bench {
@@ -94,18 +105,18 @@ impl Bench {
             embedder.fails_at = Some(POISON);
             Ok(Gated { embedder, go_on, began, warmed })
         };
-        let (jobs, _) = spawn(&supervisor, "fake", setup(&registry, tuned), make).unwrap();
+        let (jobs, _) = spawn(&supervisor, setup(&registry, tuned), |_: &Gated| (), make).unwrap();
         let on = warmed.try_recv().expect("it is warm before it has jobs");
         assert_eq!(on.as_deref(), Some("embedder-fake"));
         Self { supervisor, registry, jobs, go_on, began }
     }
 
-    fn submit(&self, job: EmbedJob) -> EmbedTicket {
+    fn submit(&self, job: Job) -> Ticket {
         self.jobs.submit(job).unwrap()
     }
 
     /// Waits for a batch to begin.
-    fn begins(&self) -> Vec<Arc<[Token]>> {
+    fn begins(&self) -> Vec<Text> {
         self.began.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -129,7 +140,7 @@ impl Bench {
 fn regression_an_embedder_that_panics_comes_back() {
     let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
     let setup = setup(&registry, tuning(8).subscribe());
-    let gauges = setup.gauges.clone();
+    let gauges = setup.seats[0].1.clone();
     // The embedder panics while the test waits here, so that another job is queued before it is back.
     let (go_on, wait) = crossbeam_channel::bounded::<()>(0);
     let mut made = 0;
@@ -142,7 +153,7 @@ fn regression_an_embedder_that_panics_comes_back() {
         embedder.panics_at = Some(POISON);
         Ok(embedder)
     };
-    let (jobs, limits) = spawn(&supervisor, "fake", setup, make).unwrap();
+    let (jobs, limits) = spawn(&supervisor, setup, FakeEmbedder::limits, make).unwrap();
     assert_eq!((limits, gauges.health.is_up()), (LIMITS, true));
 
     let lost = jobs.submit(job("t", &[&[1, 2], &[POISON.0]])).unwrap();
@@ -177,7 +188,7 @@ fn regression_an_input_without_a_finite_vector_fails_nobody_elses() {
 #[test]
 fn a_job_whose_deadline_has_passed_is_not_begun() {
     let bench = Bench::new(tuning(8).subscribe());
-    let late = bench.submit(EmbedJob { deadline: Some(Instant::now()), ..job("t", &[&[1]]) });
+    let late = bench.submit(Job { deadline: Some(Instant::now()), ..job("t", &[&[1]]) });
     assert_eq!(answer(late), Err(WorkerError::DeadlineExceeded));
     assert!(bench.began.is_empty());
     bench.end();
@@ -235,7 +246,7 @@ fn regression_a_low_class_under_load_gets_its_deadline() {
     let _load = bench.submit(job("t", &vec![&[1, 1, 1, 1][..]; 200]));
     bench.begins();
     let deadline = Some(Instant::now());
-    let low = bench.submit(EmbedJob { priority: Priority::Low, deadline, ..job("t", &[&[9]]) });
+    let low = bench.submit(Job { priority: Priority::Low, deadline, ..job("t", &[&[9]]) });
     bench.go_on.send(()).unwrap();
     assert_eq!(answer(low), Err(WorkerError::DeadlineExceeded));
     assert!(bench.begins().iter().all(|input| input[0].0 == 1));
@@ -262,4 +273,36 @@ fn regression_how_many_requests_may_wait_follows_a_reload() {
     bench.go_on.send(()).unwrap();
     bench.begins();
     bench.end();
+}
+
+#[test]
+fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
+    let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
+    let (go_on, wait) = crossbeam_channel::bounded(0);
+    let (begins, began) = crossbeam_channel::bounded(1000);
+    let (warms, warmed) = crossbeam_channel::bounded(2);
+    let make = move || {
+        let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
+        Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
+    };
+    let metrics = ServerMetrics::new(&registry).unwrap();
+    let seat = |number: u32| {
+        let gauges = metrics.gauges("fake", &number.to_string(), camshaft_api::Health::default());
+        (format!("fake-{number}"), gauges)
+    };
+    let (queue, tuned) = (metrics.queue("fake"), tuning(8).subscribe());
+    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: queue, tuned };
+    let (jobs, ()) = spawn(&supervisor, setup, |_: &Gated| (), make).unwrap();
+    let names: Vec<_> = warmed.try_iter().flatten().collect();
+    assert_eq!(names, ["fake-0", "fake-1"]);
+    // One request of two batches: whoever takes the first wakes the other.
+    let inputs: Vec<&[u32]> = vec![&[1]; 2 * LIMITS.batch_inputs];
+    let ticket = jobs.submit(job("t", &inputs)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(began.recv_timeout(PATIENCE).unwrap().len(), LIMITS.batch_inputs, "before any has ended");
+    }
+    (0..2).for_each(|_| go_on.send_timeout((), PATIENCE).unwrap());
+    assert_eq!(answer(ticket).unwrap().len(), 2 * LIMITS.batch_inputs);
+    drop(jobs);
+    assert!(supervisor.end(PATIENCE));
 }

@@ -1,18 +1,18 @@
-//! What tenants have had of one class of an embedder's queue.
+//! What tenants have had of one class of a job queue.
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
-use crate::embed::order::Position;
 use crate::fcfs::aged_class;
 use crate::ids::TenantId;
+use crate::jobs::order::Position;
 use crate::policy::Priority;
 
 /// How far a tenant has come in a class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Tokens by weight that were taken of it, from the others' position when it came.
+    /// Size by weight that was taken of it, from the others' position when it came.
     pub(super) served: f64,
     /// Of its request that was served last.
     pub(super) job: f64,
@@ -57,7 +57,7 @@ impl Lane {
     /// The class and the position of a tenant: the least one is next.
     pub(super) fn standing(&self, tenant: &TenantId) -> (u32, Position) {
         #[cfg(test)]
-        crate::embed::order::count_step();
+        crate::jobs::order::count_step();
         let standing = |progress: &Progress| (progress.class, Position(progress.served - self.begun));
         self.tenants.get(tenant).map_or((0, Position(0.0)), standing)
     }

@@ -1,19 +1,19 @@
-//! The queue of an embedder: which inputs of which requests go into the next batch.
+//! The queue of a model that computes batches: which inputs of which requests go into the next one.
 //!
 //! The same gate and classes as for generations decide who may wait and who goes first. Of one class, tenants have shares
 //! by their weights (start-time fair queuing, Goyal et al. 1997), and so have the requests of one tenant: a large request's
 //! inputs alternate with those of others. What a tenant has in one class counts as of a higher one for a batch, when
 //! nothing was taken of it for long. How old its requests are does not matter: a backlog is old, and is served all the
-//! time. An idle embedder takes the first input at once. A busy one waits until a batch is full or the oldest input has
+//! time. An idle model takes the first input at once. A busy one waits until a batch is full or the oldest input has
 //! waited for the window.
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::embed::lane::Lane;
-use crate::embed::order::Order;
 use crate::gate::{Fill, Gate, Watermarks};
-use crate::ids::{TenantId, Token};
+use crate::ids::TenantId;
+use crate::jobs::lane::Lane;
+use crate::jobs::order::Order;
+use crate::jobs::{BatchLimits, Input};
 use crate::limits::EMBED_INPUTS;
 use crate::policy::Priority;
 
@@ -26,20 +26,9 @@ const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low]
 /// Less of a weight is no less: a tenant's position stays a number that others can reach.
 const LEAST_WEIGHT: f64 = 1e-6;
 
-/// Bounds of batches.
-#[derive(Debug, Clone, Copy)]
-pub struct BatchLimits {
-    /// Maximum tokens of a batch of several inputs. One alone may have more.
-    pub tokens: u32,
-    /// Maximum inputs of a batch.
-    pub inputs: usize,
-    /// How long the oldest input waits for others to join its batch, unless the embedder is idle.
-    pub window: Duration,
-}
-
 /// A request that asks to wait. Times count from the queue's start.
 #[derive(Debug)]
-pub struct NewJob<T> {
+pub struct NewJob<I, T> {
     pub tenant: TenantId,
     pub priority: Priority,
     /// The tenant's, in (0, 1000].
@@ -49,8 +38,8 @@ pub struct NewJob<T> {
     pub arrived: Duration,
     /// Latest moment of the answer.
     pub deadline: Option<Duration>,
-    /// At least one, each with at least one token.
-    pub inputs: Vec<Arc<[Token]>>,
+    /// At least one, none of size 0.
+    pub inputs: Vec<I>,
     /// Comes back with each input.
     pub owner: T,
 }
@@ -61,63 +50,66 @@ pub struct JobId(u64);
 
 /// An input of a batch.
 #[derive(Debug, Clone)]
-pub struct BatchInput<T> {
+pub struct BatchInput<I, T> {
     pub job: JobId,
     pub owner: T,
     /// Its place in the request.
     pub index: usize,
-    pub tokens: Arc<[Token]>,
+    pub input: I,
     /// For the first input of a request: how long the request has waited.
     pub waited: Option<Duration>,
 }
 
 #[derive(Debug)]
-struct Job<T> {
+struct Job<I, T> {
     tenant: TenantId,
     priority: Priority,
     weight: f64,
     arrived: Duration,
     deadline: Option<Duration>,
-    inputs: Vec<Arc<[Token]>>,
+    inputs: Vec<I>,
     /// Inputs before it are in a batch or computed.
     next: usize,
     computed: usize,
-    /// Tokens that were taken of it, from the tenant's position when it arrived.
+    /// Size that was taken of it, from the tenant's position when it arrived.
     served: f64,
     owner: T,
 }
 
-impl<T> Job<T> {
+impl<I: Input, T> Job<I, T> {
     fn waits(&self) -> bool {
         self.next < self.inputs.len()
     }
 
-    fn next_tokens(&self) -> Option<u32> {
-        self.inputs.get(self.next).map(|input| input.len() as u32)
+    fn next_size(&self) -> Option<u32> {
+        self.inputs.get(self.next).map(Input::size)
+    }
+
+    /// Of the inputs that wait.
+    fn size_left(&self) -> u64 {
+        self.inputs[self.next..].iter().map(|input| u64::from(input.size())).sum()
     }
 }
 
-/// Requests of an embedder, from their arrival until all inputs are computed. The caller passes the time in.
+/// Requests of a model, from their arrival until all inputs are computed. The caller passes the time in.
 #[derive(Debug)]
-pub struct EmbedQueue<T> {
+pub struct JobQueue<I, T> {
     batch: BatchLimits,
     gate: Gate,
-    jobs: BTreeMap<JobId, Job<T>>,
+    jobs: BTreeMap<JobId, Job<I, T>>,
     next_id: u64,
     /// One for each class.
     lanes: [Lane; CLASSES.len()],
-    /// Inputs that wait, and their tokens.
+    /// Inputs that wait, and their size.
     inputs: usize,
-    tokens: u64,
-    /// When the embedder was last busy.
-    busy_until: Option<Duration>,
+    size: u64,
 }
 
 /// The queue does not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueFull;
 
-impl<T: Clone> EmbedQueue<T> {
+impl<I: Input, T: Clone> JobQueue<I, T> {
     pub fn new(batch: BatchLimits, watermarks: Watermarks) -> Self {
         Self {
             batch,
@@ -126,8 +118,7 @@ impl<T: Clone> EmbedQueue<T> {
             next_id: 0,
             lanes: Default::default(),
             inputs: 0,
-            tokens: 0,
-            busy_until: None,
+            size: 0,
         }
     }
 
@@ -164,7 +155,7 @@ impl<T: Clone> EmbedQueue<T> {
     ///
     /// # Errors
     /// The queue is full, or the tenant's share of it.
-    pub fn submit(&mut self, new: NewJob<T>) -> Result<JobId, QueueFull> {
+    pub fn submit(&mut self, new: NewJob<I, T>) -> Result<JobId, QueueFull> {
         let NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner } = new;
         let fill = Fill::of(self.inputs + inputs.len(), MAX_INPUTS);
         if !self.gate.enter(&tenant, queue_share, fill, self.next_id) {
@@ -179,12 +170,12 @@ impl<T: Clone> EmbedQueue<T> {
             progress.waits_since = arrived;
         }
         progress.waiting += 1;
-        self.inputs += inputs.len();
-        self.tokens += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         let id = JobId(self.next_id);
         self.next_id += 1;
         let (served, next, computed) = (progress.job, 0, 0);
         let job = Job { tenant, priority, weight, arrived, deadline, inputs, next, computed, served, owner };
+        self.inputs += job.inputs.len();
+        self.size += job.size_left();
         self.jobs.insert(id, job);
         Ok(id)
     }
@@ -204,7 +195,7 @@ impl<T: Clone> EmbedQueue<T> {
         self.remove_all(|job| job.deadline.is_some_and(|deadline| deadline <= now))
     }
 
-    fn remove_all(&mut self, gone: impl Fn(&Job<T>) -> bool) -> Vec<T> {
+    fn remove_all(&mut self, gone: impl Fn(&Job<I, T>) -> bool) -> Vec<T> {
         let gone: Vec<JobId> = self.jobs.iter().filter(|(_, job)| gone(job)).map(|(&id, _)| id).collect();
         self.remove_each(gone)
     }
@@ -223,7 +214,7 @@ impl<T: Clone> EmbedQueue<T> {
         if job.waits() {
             self.gate.leave(&job.tenant);
             self.inputs -= job.inputs.len() - job.next;
-            self.tokens -= job.inputs[job.next..].iter().map(|input| input.len() as u64).sum::<u64>();
+            self.size -= job.size_left();
             lane.stop_waiting(&job.tenant);
         }
         if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
@@ -237,32 +228,32 @@ impl<T: Clone> EmbedQueue<T> {
         self.jobs.values().filter_map(|job| job.deadline).min()
     }
 
-    /// When the next batch is due; `None` while no input waits.
-    pub fn due(&self, now: Duration) -> Option<Duration> {
+    /// When the next batch is due for a worker that was busy until then, if it ever was; `None` while no input waits.
+    pub fn due(&self, now: Duration, busy_until: Option<Duration>) -> Option<Duration> {
         let oldest = self.jobs.values().filter(|job| job.waits()).map(|job| job.arrived).min()?;
-        let full = self.tokens >= u64::from(self.batch.tokens) || self.inputs >= self.batch.inputs;
-        let was_idle = self.busy_until.is_none_or(|until| oldest >= until + self.batch.window);
+        let full = self.size >= u64::from(self.batch.size) || self.inputs >= self.batch.inputs;
+        let was_idle = busy_until.is_none_or(|until| oldest >= until + self.batch.window);
         if full || was_idle { Some(now) } else { Some(oldest + self.batch.window) }
     }
 
     /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
-    pub fn take(&mut self, now: Duration) -> Vec<BatchInput<T>> {
+    pub fn take(&mut self, now: Duration) -> Vec<BatchInput<I, T>> {
         CLASSES.into_iter().for_each(|class| self.lanes[class as usize].begin(class, now));
         let mut order = self.order();
-        let (mut batch, mut left) = (Vec::new(), self.batch.tokens);
+        let (mut batch, mut left) = (Vec::new(), self.batch.size);
         while batch.len() < self.batch.inputs
             && let Some(turn) = order.next()
         {
             let id = turn.request();
-            let fits = |tokens: u32| batch.is_empty() || tokens <= left;
-            let Some(job) = self.jobs.get(&id).filter(|job| job.next_tokens().is_some_and(fits)) else {
+            let fits = |size: u32| batch.is_empty() || size <= left;
+            let Some(job) = self.jobs.get(&id).filter(|job| job.next_size().is_some_and(fits)) else {
                 // What is left gets less: it fits later neither.
                 order.pass_over(&turn);
                 continue;
             };
             let (priority, tenant) = (job.priority, job.tenant.clone());
             let Some(input) = self.take_input(id, now) else { break };
-            left = left.saturating_sub(input.tokens.len() as u32);
+            left = left.saturating_sub(input.input.size());
             batch.push(input);
             let served = self.jobs.get(&id).filter(|job| job.waits()).map(|job| job.served);
             order.go_on(&turn, self.lanes[priority as usize].standing(&tenant), served);
@@ -276,10 +267,10 @@ impl<T: Clone> EmbedQueue<T> {
         Order::new(waiting, |priority, tenant| self.lanes[priority as usize].standing(tenant))
     }
 
-    fn take_input(&mut self, id: JobId, now: Duration) -> Option<BatchInput<T>> {
+    fn take_input(&mut self, id: JobId, now: Duration) -> Option<BatchInput<I, T>> {
         let job = self.jobs.get_mut(&id)?;
-        let (index, tokens) = (job.next, job.inputs.get(job.next)?.clone());
-        let cost = tokens.len() as f64;
+        let (index, input) = (job.next, job.inputs.get(job.next)?.clone());
+        let cost = f64::from(input.size());
         let lane = &mut self.lanes[job.priority as usize];
         lane.go_on();
         if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
@@ -290,18 +281,17 @@ impl<T: Clone> EmbedQueue<T> {
         job.served += cost;
         job.next += 1;
         self.inputs -= 1;
-        self.tokens -= tokens.len() as u64;
+        self.size -= u64::from(input.size());
         let waited = (index == 0).then(|| now.saturating_sub(job.arrived));
         if !job.waits() {
             lane.stop_waiting(&job.tenant);
             self.gate.leave(&job.tenant);
         }
-        Some(BatchInput { job: id, owner: job.owner.clone(), index, tokens, waited })
+        Some(BatchInput { job: id, owner: job.owner.clone(), index, input, waited })
     }
 
     /// Records that a batch was computed.
-    pub fn computed(&mut self, now: Duration, batch: &[BatchInput<T>]) {
-        self.busy_until = Some(now);
+    pub fn computed(&mut self, batch: &[BatchInput<I, T>]) {
         let mut done = Vec::new();
         for input in batch {
             let Some(job) = self.jobs.get_mut(&input.job) else { continue };
@@ -321,7 +311,7 @@ impl<T: Clone> EmbedQueue<T> {
         self.gate.check()
             && self.gate.waiting() == waiting().count()
             && self.inputs == left().count()
-            && self.tokens == left().map(|input| input.len() as u64).sum::<u64>()
+            && self.size == waiting().map(Job::size_left).sum::<u64>()
             && tenants().map(|progress| progress.jobs).sum::<usize>() == self.jobs.len()
             && tenants().map(|progress| progress.waiting).sum::<usize>() == waiting().count()
     }

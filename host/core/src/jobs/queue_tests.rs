@@ -1,21 +1,26 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::Token;
+
+type Queue<T> = JobQueue<Arc<[Token]>, T>;
 
 const WINDOW: Duration = Duration::from_millis(4);
-const BATCH: BatchLimits = BatchLimits { tokens: 100, inputs: 5, window: WINDOW };
+const BATCH: BatchLimits = BatchLimits { size: 100, inputs: 5, window: WINDOW };
 const MARKS: Watermarks = Watermarks { high: 8, low: 4 };
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn queue() -> EmbedQueue<char> {
-    EmbedQueue::new(BATCH, MARKS)
+fn queue() -> Queue<char> {
+    Queue::new(BATCH, MARKS)
 }
 
 /// A request of tenant `t` with inputs of these lengths.
-fn job(owner: char, arrived: Duration, lengths: &[usize]) -> NewJob<char> {
+fn job(owner: char, arrived: Duration, lengths: &[usize]) -> NewJob<Arc<[Token]>, char> {
     NewJob {
         tenant: "t".into(),
         priority: Priority::Normal,
@@ -29,9 +34,9 @@ fn job(owner: char, arrived: Duration, lengths: &[usize]) -> NewJob<char> {
 }
 
 /// Takes a batch and computes it. Returns the owners of its inputs.
-fn batch(queue: &mut EmbedQueue<char>, now: Duration) -> Vec<char> {
+fn batch(queue: &mut Queue<char>, now: Duration) -> Vec<char> {
     let batch = queue.take(now);
-    queue.computed(now, &batch);
+    queue.computed(&batch);
     assert!(queue.check());
     batch.into_iter().map(|input| input.owner).collect()
 }
@@ -39,18 +44,20 @@ fn batch(queue: &mut EmbedQueue<char>, now: Duration) -> Vec<char> {
 #[test]
 fn a_batch_is_due_at_once_when_idle_and_after_the_window_when_busy() {
     let mut queue = queue();
-    assert_eq!(queue.due(ms(0)), None);
+    assert_eq!(queue.due(ms(0), None), None);
     queue.submit(job('a', ms(10), &[7])).unwrap();
-    assert_eq!(queue.due(ms(10)), Some(ms(10)));
+    assert_eq!(queue.due(ms(10), None), Some(ms(10)));
     assert_eq!(batch(&mut queue, ms(12)), ['a']);
     queue.submit(job('b', ms(13), &[7])).unwrap();
     queue.submit(job('c', ms(15), &[7])).unwrap();
-    assert_eq!(queue.due(ms(15)), Some(ms(17)));
+    let busy_until = Some(ms(12));
+    assert_eq!(queue.due(ms(15), busy_until), Some(ms(17)));
+    assert_eq!(queue.due(ms(15), None), Some(ms(15)), "for a worker that was idle all the time");
     queue.submit(job('d', ms(16), &[86])).unwrap();
-    assert_eq!(queue.due(ms(16)), Some(ms(16)), "a full batch does not wait");
+    assert_eq!(queue.due(ms(16), busy_until), Some(ms(16)), "a full batch does not wait");
     assert_eq!(batch(&mut queue, ms(17)), ['b', 'c', 'd']);
     queue.submit(job('e', ms(21), &[7])).unwrap();
-    assert_eq!(queue.due(ms(21)), Some(ms(21)), "idle again");
+    assert_eq!(queue.due(ms(21), Some(ms(17))), Some(ms(21)), "idle again");
 }
 
 #[test]
@@ -83,7 +90,7 @@ fn regression_a_large_request_alternates_with_those_that_come_after_it() {
 
 #[test]
 fn tenants_share_batches_by_weight_however_many_requests_they_send() {
-    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+    let mut queue = Queue::new(BATCH, Watermarks { high: 100, low: 1 });
     for _ in 0..50 {
         queue.submit(job('a', ms(0), &[10; 20])).unwrap();
     }
@@ -100,7 +107,7 @@ fn a_tenant_that_was_away_gets_no_credit_and_one_that_leaves_and_returns_no_new_
     (0..50).for_each(|_| _ = batch(&mut queue, ms(0)));
     let other = |owner| NewJob { tenant: "b".into(), ..job(owner, ms(0), &[10; 20]) };
     queue.submit(other('b')).unwrap();
-    let count = |queue: &mut EmbedQueue<char>, of: char| {
+    let count = |queue: &mut Queue<char>, of: char| {
         let taken: Vec<char> = (0..4).flat_map(|_| batch(queue, ms(0))).collect();
         taken.iter().filter(|&&owner| owner == of).count()
     };
@@ -142,7 +149,7 @@ fn regression_the_number_of_waiting_requests_is_bounded_as_for_generations() {
     assert!(!queue.accepts());
     batch(&mut queue, ms(0));
     assert!(queue.accepts() && queue.submit(job('x', ms(0), &[1])).is_ok());
-    let mut queue = EmbedQueue::new(BATCH, MARKS);
+    let mut queue = Queue::new(BATCH, MARKS);
     let share = |owner| NewJob { queue_share: Some(0.25), ..job(owner, ms(0), &[1]) };
     assert!(queue.submit(share('a')).is_ok() && queue.submit(share('b')).is_ok());
     assert_eq!(queue.submit(share('c')), Err(QueueFull));
@@ -153,7 +160,7 @@ fn regression_the_number_of_waiting_requests_is_bounded_as_for_generations() {
 
 #[test]
 fn waiting_inputs_are_bounded_and_tenants_of_which_none_waits_may_add_as_many_again() {
-    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+    let mut queue = Queue::new(BATCH, Watermarks { high: 100, low: 1 });
     let full = [1; EMBED_INPUTS];
     (0..8).for_each(|_| _ = queue.submit(job('a', ms(0), &full)).unwrap());
     assert_eq!(queue.submit(job('a', ms(0), &[1])), Err(QueueFull));
@@ -187,7 +194,7 @@ fn regression_a_deadline_binds_until_the_last_input_is_computed() {
     assert_eq!(queue.expired(ms(39)), []);
     assert_eq!(queue.expired(ms(40)), ['b'], "a low class under load, of which nothing was computed");
     assert_eq!((queue.expired(ms(50)), queue.has_inputs()), (vec!['a'], false));
-    queue.computed(ms(51), &on_board);
+    queue.computed(&on_board);
     assert!(
         queue.check() && queue.running() == 0 && queue.lanes.iter().map(|lane| lane.tenants.len()).sum::<usize>() <= 1
     );
@@ -203,14 +210,14 @@ fn what_nobody_wants_any_more_is_dropped_wherever_it_is() {
     assert_eq!(on_board.iter().map(|input| input.owner).collect::<Vec<_>>(), ['a', 'b', 'c']);
     assert!(on_board.iter().all(|input| input.waited == Some(ms(0))));
     queue.retain(|&owner| owner != 'b');
-    queue.computed(ms(1), &on_board);
+    queue.computed(&on_board);
     assert!(queue.check());
     assert_eq!(batch(&mut queue, ms(1)), ['a', 'c']);
     assert_eq!((queue.running(), queue.waiting()), (0, 0));
 }
 
 /// Owners of all inputs of a batch each second.
-fn batches(queue: &mut EmbedQueue<char>, seconds: std::ops::Range<u64>) -> Vec<char> {
+fn batches(queue: &mut Queue<char>, seconds: std::ops::Range<u64>) -> Vec<char> {
     seconds.flat_map(|second| batch(queue, ms(second * 1000))).collect()
 }
 
@@ -254,7 +261,7 @@ fn a_tenant_from_which_nothing_was_taken_for_long_has_its_share_of_a_batch_in_a_
         let late = queue.submit(NewJob { priority, weight, ..job('n', ms(0), &[20; 10]) }).unwrap();
         // It has had an input, for which it owes by its weight.
         let first = queue.take_input(late, ms(0)).unwrap();
-        queue.computed(ms(0), &[first]);
+        queue.computed(&[first]);
         assert_eq!(batch(&mut queue, ms(waited)), expected, "{priority:?} after {waited} ms");
         if expected.contains(&'n') {
             assert_eq!(batch(&mut queue, ms(waited + 29_999)), ['h'; 5], "once in that time");
@@ -273,7 +280,7 @@ proptest! {
     fn every_input_comes_out_once_within_the_bounds(
         jobs in prop::collection::vec((0u8..3, 0u8..3, prop::collection::vec(1usize..100, 1..8)), 0..20)
     ) {
-        let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+        let mut queue = Queue::new(BATCH, Watermarks { high: 100, low: 1 });
         for (i, (class, tenant, lengths)) in jobs.iter().enumerate() {
             let priority = [Priority::High, Priority::Normal, Priority::Low][*class as usize];
             let tenant = TenantId::from(["x", "y", "z"][*tenant as usize]);
@@ -285,20 +292,20 @@ proptest! {
         }
         let mut next = vec![0; jobs.len()];
         while queue.has_inputs() {
-            prop_assert!(queue.due(ms(100)).is_some());
+            prop_assert!(queue.due(ms(100), None).is_some());
             let batch = queue.take(ms(100));
             prop_assert!(!batch.is_empty() && batch.len() <= 5);
-            prop_assert!(batch.len() == 1 || batch.iter().map(|input| input.tokens.len()).sum::<usize>() <= 100);
+            prop_assert!(batch.len() == 1 || batch.iter().map(|input| input.input.len()).sum::<usize>() <= 100);
             for input in &batch {
                 prop_assert_eq!(input.index, next[input.owner]);
-                prop_assert_eq!(input.tokens.len(), jobs[input.owner].2[input.index]);
+                prop_assert_eq!(input.input.len(), jobs[input.owner].2[input.index]);
                 next[input.owner] += 1;
             }
-            queue.computed(ms(100), &batch);
+            queue.computed(&batch);
             prop_assert!(queue.check());
         }
         prop_assert!(jobs.iter().zip(next).all(|((_, _, lengths), next)| next == lengths.len()));
-        prop_assert_eq!((queue.due(ms(100)), queue.waiting(), queue.running()), (None, 0, 0));
+        prop_assert_eq!((queue.due(ms(100), None), queue.waiting(), queue.running()), (None, 0, 0));
     }
 }
 
@@ -333,8 +340,8 @@ fn regression_a_weight_of_next_to_nothing_leaves_positions_that_others_can_reach
 }
 
 /// A queue of several classes, tenants and requests, as in the last seconds of a long wait.
-fn mixed(jobs: &[(u8, u8, Vec<usize>)]) -> EmbedQueue<char> {
-    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+fn mixed(jobs: &[(u8, u8, Vec<usize>)]) -> Queue<char> {
+    let mut queue = Queue::new(BATCH, Watermarks { high: 100, low: 1 });
     for (i, (class, tenant, lengths)) in jobs.iter().enumerate() {
         let priority = CLASSES[*class as usize];
         let tenant = TenantId::from(["x", "y", "z"][*tenant as usize]);
@@ -345,19 +352,19 @@ fn mixed(jobs: &[(u8, u8, Vec<usize>)]) -> EmbedQueue<char> {
 }
 
 /// The next batch by its definition: all requests are compared for each input.
-fn take_by_definition(queue: &mut EmbedQueue<char>, now: Duration) -> Vec<(JobId, usize)> {
+fn take_by_definition(queue: &mut Queue<char>, now: Duration) -> Vec<(JobId, usize)> {
     CLASSES.into_iter().for_each(|class| queue.lanes[class as usize].begin(class, now));
-    let (mut batch, mut left) = (Vec::new(), BATCH.tokens);
+    let (mut batch, mut left) = (Vec::new(), BATCH.size);
     while batch.len() < BATCH.inputs {
         let max = if batch.is_empty() { u32::MAX } else { left };
-        let fitting = queue.jobs.iter().filter(|(_, job)| job.next_tokens().is_some_and(|tokens| tokens <= max));
+        let fitting = queue.jobs.iter().filter(|(_, job)| job.next_size().is_some_and(|size| size <= max));
         let first = fitting.min_by_key(|(id, job)| {
             let standing = queue.lanes[job.priority as usize].standing(&job.tenant);
-            (standing, crate::embed::order::Position(job.served), **id)
+            (standing, crate::jobs::order::Position(job.served), **id)
         });
         let Some(id) = first.map(|(&id, _)| id) else { break };
         let input = queue.take_input(id, now).unwrap();
-        left = left.saturating_sub(input.tokens.len() as u32);
+        left = left.saturating_sub(input.input.len() as u32);
         batch.push((id, input.index));
     }
     batch
@@ -376,7 +383,7 @@ proptest! {
             for queue in [&queue, &slow] {
                 prop_assert!(queue.check());
             }
-            let clocks = |queue: &EmbedQueue<char>| queue.lanes.iter().map(|lane| lane.clock).collect::<Vec<_>>();
+            let clocks = |queue: &Queue<char>| queue.lanes.iter().map(|lane| lane.clock).collect::<Vec<_>>();
             prop_assert_eq!(clocks(&queue), clocks(&slow));
         }
         prop_assert!(!queue.has_inputs());
@@ -386,14 +393,14 @@ proptest! {
 #[test]
 fn regression_a_batch_takes_steps_by_requests_and_inputs_not_by_their_product() {
     let steps = |tenants: usize, requests: usize, inputs: usize| {
-        let batch = BatchLimits { tokens: u32::MAX, inputs, window: WINDOW };
-        let mut queue = EmbedQueue::new(batch, Watermarks { high: requests, low: 1 });
+        let batch = BatchLimits { size: u32::MAX, inputs, window: WINDOW };
+        let mut queue = Queue::new(batch, Watermarks { high: requests, low: 1 });
         for i in 0..requests {
             let tenant = TenantId::from(format!("t{}", i % tenants).as_str());
             queue.submit(NewJob { tenant, ..job('a', ms(0), &[3; 8]) }).unwrap();
         }
         let mut taken = 0;
-        let steps = crate::embed::order::steps_of(|| taken = queue.take(ms(1)).len());
+        let steps = crate::jobs::order::steps_of(|| taken = queue.take(ms(1)).len());
         assert_eq!(taken, inputs);
         steps
     };

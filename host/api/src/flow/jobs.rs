@@ -1,14 +1,16 @@
-//! An embedder's queue as HTTP tasks and the embedder's thread share it. Requests enter it on their own tasks, so that its
+//! The queue of a model that computes batches, as HTTP tasks and the model's thread share it. Requests enter it on their own tasks, so that its
 //! bounds, which are each tenant's own, hold while the thread computes; whoever leaves makes room at once.
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use camshaft_core::embed::queue::{EmbedQueue, JobId, NewJob};
 use camshaft_core::ids::{TenantId, Token};
+use camshaft_core::jobs::Input;
+use camshaft_core::jobs::queue::{BatchInput, JobId, JobQueue, NewJob};
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
+use camshaft_core::tensor::{Predicted, Rows};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
 
@@ -16,9 +18,9 @@ use crate::flow::snapshot::PoolSnapshot;
 
 /// Inputs of one request.
 #[derive(Debug)]
-pub struct EmbedJob {
-    /// Each with 1 to `input_tokens` tokens.
-    pub inputs: Vec<Arc<[Token]>>,
+pub struct Job<I> {
+    /// Each of a size that the model takes.
+    pub inputs: Vec<I>,
     pub tenant: TenantId,
     pub priority: Priority,
     pub weight: f64,
@@ -28,25 +30,33 @@ pub struct EmbedJob {
     pub deadline: Option<Instant>,
 }
 
-/// A vector for each input, as the model pools it.
-type Vectors = Result<Vec<Vec<f32>>, WorkerError>;
-type Queue = EmbedQueue<Arc<PendingJob>>;
+/// Texts that an embedder computes, and its vectors.
+pub type EmbedJobs = Jobs<Arc<[Token]>, Vec<f32>>;
+
+/// Tensors that a tensor model computes, and those that it gives.
+pub type PredictJobs = Jobs<Rows, Predicted>;
+
+/// An output for each input.
+type Outputs<O> = Result<Vec<O>, WorkerError>;
+/// Requests of which some inputs are not computed.
+pub type Queue<I, O> = JobQueue<I, Arc<PendingJob<O>>>;
 
 /// A job in the queue, some of its inputs perhaps computed.
 #[derive(Debug)]
-pub struct PendingJob(Mutex<Pending>);
+pub struct PendingJob<O>(Mutex<Pending<O>>);
 
 #[derive(Debug)]
-struct Pending {
-    vectors: Vec<Option<Vec<f32>>>,
+struct Pending<O> {
+    outputs: Vec<Option<O>>,
     /// Who waits for them; taken when it is answered.
-    reply: Option<oneshot::Sender<Vectors>>,
+    reply: Option<oneshot::Sender<Outputs<O>>>,
 }
 
-impl PendingJob {
-    fn new(inputs: usize) -> (Arc<Self>, oneshot::Receiver<Vectors>) {
+impl<O> PendingJob<O> {
+    fn new(inputs: usize) -> (Arc<Self>, oneshot::Receiver<Outputs<O>>) {
         let (reply, answer) = oneshot::channel();
-        (Arc::new(Self(Mutex::new(Pending { vectors: vec![None; inputs], reply: Some(reply) }))), answer)
+        let outputs = std::iter::repeat_with(|| None).take(inputs).collect();
+        (Arc::new(Self(Mutex::new(Pending { outputs, reply: Some(reply) }))), answer)
     }
 
     pub fn fail(&self, error: WorkerError) {
@@ -56,65 +66,71 @@ impl PendingJob {
         }
     }
 
-    /// Takes a vector; answers when it was the last.
-    pub fn put(&self, index: usize, vector: Vec<f32>) {
+    /// Takes an output; answers when it was the last.
+    pub fn put(&self, index: usize, output: O) {
         let mut pending = self.pending();
-        pending.vectors[index] = Some(vector);
-        if pending.vectors.iter().all(Option::is_some)
+        pending.outputs[index] = Some(output);
+        if pending.outputs.iter().all(Option::is_some)
             && let Some(reply) = pending.reply.take()
         {
-            let _ = reply.send(Ok(pending.vectors.iter_mut().filter_map(Option::take).collect()));
+            let _ = reply.send(Ok(pending.outputs.iter_mut().filter_map(Option::take).collect()));
         }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, Pending<O>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Makes the two sides of a queue. `watermarks` returns those in force.
-pub fn embed_jobs(
-    queue: EmbedQueue<Arc<PendingJob>>,
+pub fn jobs<I: Input, O>(
+    queue: Queue<I, O>,
     watermarks: impl Fn() -> Watermarks + Send + Sync + 'static,
-) -> (EmbedJobs, EmbedWork) {
+) -> (Jobs<I, O>, Work<I, O>) {
     let (wake, woken) = crossbeam_channel::bounded(1);
     let state = Mutex::new(State { queue, watermarks: watermarks(), ended: false });
     let shared = Arc::new(Shared { state, watermarks: Box::new(watermarks), begun: Instant::now() });
-    (EmbedJobs { shared: shared.clone(), wake }, EmbedWork { shared, woken })
+    (Jobs { shared: shared.clone(), wake }, Work { shared, woken, more: crossbeam_channel::bounded(1) })
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct Shared<I, O> {
+    state: Mutex<State<I, O>>,
     watermarks: Box<dyn Fn() -> Watermarks + Send + Sync>,
     begun: Instant,
 }
 
-struct State {
-    queue: Queue,
+struct State<I, O> {
+    queue: Queue<I, O>,
     /// Those that the queue has.
     watermarks: Watermarks,
     /// Nobody takes anything out of it any more.
     ended: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl<I, O> Shared<I, O> {
+    fn state(&self) -> MutexGuard<'_, State<I, O>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Shared {
+impl<I, O> fmt::Debug for Shared<I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
 /// The side of the HTTP tasks. When the last one is dropped, the thread ends.
-#[derive(Debug, Clone)]
-pub struct EmbedJobs {
-    shared: Arc<Shared>,
+#[derive(Debug)]
+pub struct Jobs<I, O> {
+    shared: Arc<Shared<I, O>>,
     /// One message is enough for any number of jobs.
     wake: Sender<()>,
+}
+
+impl<I, O> Clone for Jobs<I, O> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), wake: self.wake.clone() }
+    }
 }
 
 /// Why a job does not wait.
@@ -126,13 +142,13 @@ pub enum NotTaken {
     Gone,
 }
 
-impl EmbedJobs {
+impl<I: Input, O> Jobs<I, O> {
     /// Puts a job into the queue.
     ///
     /// # Errors
     /// Says why not.
-    pub fn submit(&self, job: EmbedJob) -> Result<EmbedTicket, NotTaken> {
-        let EmbedJob { inputs, tenant, priority, weight, queue_share, deadline } = job;
+    pub fn submit(&self, job: Job<I>) -> Result<Ticket<I, O>, NotTaken> {
+        let Job { inputs, tenant, priority, weight, queue_share, deadline } = job;
         let (owner, answer) = PendingJob::new(inputs.len());
         let since = |at: Instant| at.saturating_duration_since(self.shared.begun);
         // From now on it waits for others. Until now it may have waited for its own body.
@@ -151,7 +167,7 @@ impl EmbedJobs {
             }
             state.queue.submit(new).map_err(|_| NotTaken::Full)?
         };
-        let ticket = EmbedTicket { shared: self.shared.clone(), id, answer };
+        let ticket = Ticket { shared: self.shared.clone(), id, answer };
         match self.wake.try_send(()) {
             Ok(()) | Err(TrySendError::Full(())) => Ok(ticket),
             Err(TrySendError::Disconnected(())) => Err(NotTaken::Gone),
@@ -174,37 +190,54 @@ impl EmbedJobs {
 
 /// A job's place. Dropping it takes the job out of the queue, wherever its inputs are.
 #[derive(Debug)]
-pub struct EmbedTicket {
-    shared: Arc<Shared>,
+pub struct Ticket<I: Input, O> {
+    shared: Arc<Shared<I, O>>,
     id: JobId,
-    answer: oneshot::Receiver<Vectors>,
+    answer: oneshot::Receiver<Outputs<O>>,
 }
 
-impl EmbedTicket {
-    /// Waits for the vectors; `None` if the thread ends before they are computed.
-    pub async fn answer(&mut self) -> Option<Vectors> {
+impl<I: Input, O> Ticket<I, O> {
+    /// Waits for the outputs; `None` if the thread ends before they are computed.
+    pub async fn answer(&mut self) -> Option<Outputs<O>> {
         (&mut self.answer).await.ok()
     }
 }
 
-impl Drop for EmbedTicket {
+impl<I: Input, O> Drop for Ticket<I, O> {
     fn drop(&mut self) {
         let left = self.shared.state().queue.remove(self.id);
         drop(left);
     }
 }
 
-/// The side of the embedder's thread. Dropping it ends all jobs.
+/// The side of the model's threads. When it is dropped, all jobs end.
 #[derive(Debug)]
-pub struct EmbedWork {
-    shared: Arc<Shared>,
+pub struct Work<I: Input, O> {
+    shared: Arc<Shared<I, O>>,
     woken: Receiver<()>,
+    /// From one thread of the model to another.
+    more: (Sender<()>, Receiver<()>),
 }
 
-impl EmbedWork {
+impl<I: Input, O> Work<I, O> {
     /// Has a message when jobs have come; closed when no more can come.
     pub fn woken(&self) -> &Receiver<()> {
         &self.woken
+    }
+
+    /// Has a message when a thread has taken a batch and left inputs to others.
+    pub fn left(&self) -> &Receiver<()> {
+        &self.more.1
+    }
+
+    /// Takes the next batch.
+    pub fn take(&self, now: Duration) -> Vec<BatchInput<I, Arc<PendingJob<O>>>> {
+        let (batch, is_more) = self.with(|queue| (queue.take(now), queue.has_inputs()));
+        if is_more {
+            // Whoever reads the one that waits sees these, too.
+            let _ = self.more.0.try_send(());
+        }
+        batch
     }
 
     /// The queue's time.
@@ -213,12 +246,12 @@ impl EmbedWork {
     }
 
     /// Asks or changes the queue. Meanwhile no request can enter or leave it.
-    pub fn with<R>(&self, act: impl FnOnce(&mut EmbedQueue<Arc<PendingJob>>) -> R) -> R {
+    pub fn with<R>(&self, act: impl FnOnce(&mut Queue<I, O>) -> R) -> R {
         act(&mut self.shared.state().queue)
     }
 }
 
-impl Drop for EmbedWork {
+impl<I: Input, O> Drop for Work<I, O> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.ended = true;
@@ -228,20 +261,20 @@ impl Drop for EmbedWork {
 
 #[cfg(test)]
 mod tests {
-    use camshaft_core::embed::queue::BatchLimits;
+    use camshaft_core::jobs::BatchLimits;
 
     use super::*;
 
     const HIGH: usize = 4;
 
-    fn queue() -> (EmbedJobs, EmbedWork) {
-        let batch = BatchLimits { tokens: 64, inputs: 8, window: Duration::ZERO };
+    fn queue() -> (EmbedJobs, Work<Arc<[Token]>, Vec<f32>>) {
+        let batch = BatchLimits { size: 64, inputs: 8, window: Duration::ZERO };
         let watermarks = Watermarks { high: HIGH, low: 2 };
-        embed_jobs(EmbedQueue::new(batch, watermarks), move || watermarks)
+        jobs(JobQueue::new(batch, watermarks), move || watermarks)
     }
 
-    fn job(tenant: &str) -> EmbedJob {
-        EmbedJob {
+    fn job(tenant: &str) -> Job<Arc<[Token]>> {
+        Job {
             inputs: vec![Arc::from([Token(1)])],
             tenant: tenant.into(),
             priority: Priority::Normal,

@@ -1,0 +1,237 @@
+//! Small ONNX models for tests.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+use prost::Message;
+use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
+use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
+use tract_onnx::pb::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
+    TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
+};
+
+use crate::{TensorLoadError, TensorModel};
+
+/// A graph, from its inputs on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Graph(GraphProto);
+
+impl Graph {
+    /// Axes are numbers, or names of any length.
+    fn input(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
+        self.0.input.push(value(name, datatype, axes));
+        self
+    }
+
+    fn output(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
+        self.0.output.push(value(name, datatype, axes));
+        self
+    }
+
+    fn weights(mut self, name: &str, dims: &[i64], numbers: &[f32]) -> Self {
+        let raw_data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let data_type = DataType::Float as i32;
+        self.0.initializer.push(TensorProto {
+            name: name.to_owned(),
+            dims: dims.to_vec(),
+            data_type,
+            raw_data,
+            ..TensorProto::default()
+        });
+        self
+    }
+
+    fn scalar(mut self, name: &str, number: i64) -> Self {
+        let data_type = DataType::Int64 as i32;
+        self.0.initializer.push(TensorProto {
+            name: name.to_owned(),
+            data_type,
+            int64_data: vec![number],
+            ..TensorProto::default()
+        });
+        self
+    }
+
+    pub(crate) fn node(mut self, operator: &str, inputs: &[&str], outputs: &[&str]) -> Self {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        self.0.node.push(NodeProto {
+            op_type: operator.to_owned(),
+            input: names(inputs),
+            output: names(outputs),
+            ..NodeProto::default()
+        });
+        self
+    }
+
+    fn with_axis(mut self, axis: i64) -> Self {
+        let attribute = AttributeProto {
+            name: "axis".to_owned(),
+            r#type: attribute_proto::AttributeType::Int as i32,
+            i: axis,
+            ..AttributeProto::default()
+        };
+        self.0.node.last_mut().unwrap().attribute.push(attribute);
+        self
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let opset = OperatorSetIdProto { domain: String::new(), version: 13 };
+        let model = ModelProto {
+            ir_version: 8,
+            opset_import: vec![opset],
+            graph: Some(self.0.clone()),
+            ..ModelProto::default()
+        };
+        model.encode_to_vec()
+    }
+
+    pub(crate) fn load(&self) -> Result<TensorModel, TensorLoadError> {
+        crate::load(&mut &*self.bytes())
+    }
+}
+
+fn value(name: &str, datatype: DataType, axes: &[&str]) -> ValueInfoProto {
+    let dimension = |axis: &&str| {
+        let value = match axis.parse() {
+            Ok(length) => dimension::Value::DimValue(length),
+            Err(_) => dimension::Value::DimParam((*axis).to_owned()),
+        };
+        Dimension { value: Some(value), ..Dimension::default() }
+    };
+    let shape = TensorShapeProto { dim: axes.iter().map(dimension).collect() };
+    let tensor = type_proto::Tensor { elem_type: datatype as i32, shape: Some(shape) };
+    let of = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() };
+    ValueInfoProto { name: name.to_owned(), r#type: Some(of), ..ValueInfoProto::default() }
+}
+
+const FLOAT: DataType = DataType::Float;
+
+/// `y = x W + b`, of three numbers two.
+pub(crate) fn linear() -> Graph {
+    Graph::default()
+        .input("x", FLOAT, &["batch", "3"])
+        .weights("w", &[3, 2], &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0])
+        .weights("b", &[2], &[0.5, -0.5])
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Add", &["product", "b"], &["y"])
+        .output("y", FLOAT, &["batch", "2"])
+}
+
+/// Along an axis: of 0, each row depends on all others.
+pub(crate) fn softmax(axis: i64) -> Graph {
+    Graph::default().input("x", FLOAT, &["batch", "width"]).node("Softmax", &["x"], &["y"]).with_axis(axis).output(
+        "y",
+        FLOAT,
+        &["batch", "width"],
+    )
+}
+
+/// Three rows of two numbers, by their index.
+pub(crate) fn lookup() -> Graph {
+    Graph::default()
+        .input("ids", DataType::Int64, &["batch"])
+        .weights("table", &[3, 2], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+        .node("Gather", &["table", "ids"], &["y"])
+        .output("y", FLOAT, &["batch", "2"])
+}
+
+/// Two inputs, their sum and their product.
+pub(crate) fn two() -> Graph {
+    Graph::default()
+        .input("a", FLOAT, &["batch", "2"])
+        .input("b", FLOAT, &["batch", "2"])
+        .node("Add", &["a", "b"], &["sum"])
+        .node("Mul", &["a", "b"], &["product"])
+        .output("sum", FLOAT, &["batch", "2"])
+        .output("product", FLOAT, &["batch", "2"])
+}
+
+/// A convolution with a kernel of 3 x 3 over pictures of any number and size.
+pub(crate) fn convolution() -> Graph {
+    Graph::default()
+        .input("x", FLOAT, &["batch", "1", "height", "width"])
+        .weights("w", &[2, 1, 3, 3], &[1.0; 18])
+        .node("Conv", &["x", "w"], &["y"])
+        .output("y", FLOAT, &["batch", "2", "h", "w"])
+}
+
+/// What an operator of a graph within it does, nobody sees before.
+pub(crate) fn branches() -> Graph {
+    let branch = || range().0;
+    let mut graph = Graph::default().input("condition", DataType::Bool, &[]).node("If", &["condition"], &["y"]).output(
+        "y",
+        DataType::Int64,
+        &["n"],
+    );
+    let attribute = |name: &str| AttributeProto {
+        name: name.to_owned(),
+        r#type: attribute_proto::AttributeType::Graph as i32,
+        g: Some(branch()),
+        ..AttributeProto::default()
+    };
+    graph.0.node[0].attribute = vec![attribute("then_branch"), attribute("else_branch")];
+    graph
+}
+
+/// An operator of somebody's own, with the name of a known one.
+pub(crate) fn foreign() -> Graph {
+    let mut graph = linear();
+    graph.0.node[0].domain = "acme".to_owned();
+    graph
+}
+
+/// An operator that nobody has.
+pub(crate) fn unknown() -> Graph {
+    linear().node("NoSuchOperator", &["y"], &["z"])
+}
+
+/// Many steps, so that wide inputs take their time.
+pub(crate) fn slow() -> Graph {
+    let name = |step: usize| format!("s{step}");
+    let graph = Graph::default().input("s0", FLOAT, &["batch", "width"]);
+    let steps =
+        (0..300).fold(graph, |graph, step| graph.node("Softmax", &[&name(step)], &[&name(step + 1)]).with_axis(1));
+    steps.output("s300", FLOAT, &["batch", "width"])
+}
+
+/// The models in `tests/fixtures/models`, for those who have no way to make some.
+#[test]
+fn committed_models_are_these_graphs() {
+    for (name, graph) in
+        [("linear", linear()), ("lookup", lookup()), ("two", two()), ("unknown", unknown()), ("slow", slow())]
+    {
+        let path = format!("{}/../../tests/fixtures/models/{name}.onnx", env!("CARGO_MANIFEST_DIR"));
+        // Written once; from then on what is committed counts.
+        if std::env::var_os("CAMSHAFT_WRITE_MODELS").is_some() {
+            std::fs::write(&path, graph.bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), graph.bytes(), "{path}");
+    }
+}
+
+/// As many numbers as the input says.
+pub(crate) fn range() -> Graph {
+    Graph::default()
+        .input("end", DataType::Int64, &[])
+        .scalar("begin", 0)
+        .scalar("step", 1)
+        .node("Range", &["begin", "end", "step"], &["y"])
+        .output("y", DataType::Int64, &["n"])
+}
+
+pub(crate) fn identity(datatype: DataType) -> Graph {
+    Graph::default().input("x", datatype, &["batch", "2"]).node("Identity", &["x"], &["y"]).output(
+        "y",
+        datatype,
+        &["batch", "2"],
+    )
+}
+
+/// Its weights are said to be in another file.
+pub(crate) fn elsewhere(path: &str) -> Graph {
+    let mut graph = linear();
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: key.to_owned(), value: value.to_owned() };
+    let weights = &mut graph.0.initializer[0];
+    weights.raw_data.clear();
+    weights.external_data = vec![entry("location", path)];
+    weights.data_location = Some(DataLocation::External as i32);
+    graph
+}
