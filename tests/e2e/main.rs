@@ -23,6 +23,7 @@ mod interfaces;
 mod jwt;
 mod languages;
 mod late;
+mod life;
 mod lifecycle;
 mod limits;
 mod load;

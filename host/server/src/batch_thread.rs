@@ -19,19 +19,19 @@ use crate::tuning::Tuned;
 pub(crate) struct BatchSetup {
     /// One for each thread, with its name.
     pub(crate) seats: Vec<(String, Gauges)>,
-    pub(crate) metrics: QueueMetrics,
+    pub(crate) metrics: Arc<QueueMetrics>,
     pub(crate) tuned: Tuned,
 }
 
 /// The way to a model's queue.
-type JobsOf<M> = Jobs<<M as BatchModel>::Input, <M as BatchModel>::Output>;
+pub(crate) type JobsOf<M> = Jobs<<M as BatchModel>::Input, <M as BatchModel>::Output>;
 type OnBoard<M> = BatchInput<<M as BatchModel>::Input, Arc<PendingJob<<M as BatchModel>::Output>>>;
 
 /// Has inputs computed. Inputs that wait survive a panic of the model; inputs on board do not.
 struct BatchService<M: BatchModel, F> {
     make: F,
     work: Arc<Work<M::Input, M::Output>>,
-    metrics: QueueMetrics,
+    metrics: Arc<QueueMetrics>,
     /// The batch that is being computed.
     on_board: Vec<OnBoard<M>>,
     /// When it last ended a batch.

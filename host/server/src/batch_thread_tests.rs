@@ -35,7 +35,7 @@ fn tuning(high: usize) -> watch::Sender<Tuning> {
 fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {
     let metrics = ServerMetrics::new(registry).unwrap();
     let gauges = metrics.gauges("fake", "0", camshaft_api::Health::default());
-    BatchSetup { seats: vec![("embedder-fake".to_owned(), gauges)], metrics: metrics.queue("fake"), tuned }
+    BatchSetup { seats: vec![("embedder-fake".to_owned(), gauges)], metrics: Arc::new(metrics.queue("fake")), tuned }
 }
 
 fn job(tenant: &str, inputs: &[&[u32]]) -> Job {
@@ -291,7 +291,7 @@ fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
         (format!("fake-{number}"), gauges)
     };
     let (queue, tuned) = (metrics.queue("fake"), tuning(8).subscribe());
-    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: queue, tuned };
+    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: Arc::new(queue), tuned };
     let (jobs, ()) = spawn(&supervisor, setup, |_: &Gated| (), make).unwrap();
     let names: Vec<_> = warmed.try_iter().flatten().collect();
     assert_eq!(names, ["fake-0", "fake-1"]);

@@ -1,7 +1,6 @@
 //! `camshaft check`: the verdict without serving.
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Arc;
 
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
@@ -11,6 +10,8 @@ use crate::cache_plan::{CachePlan, CacheShare};
 use crate::config::Config;
 use crate::devices::Devices;
 use crate::error::ServerError;
+use crate::progress::ProgressSink;
+use crate::sizing::Room;
 use crate::weights::{Engines, Weights};
 use crate::{logging, machine, open_files, placing, policies, preflight};
 
@@ -90,7 +91,7 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
 fn models(config: &Config, report: &mut Report) {
     let on_disk = config.fixed.cache.tier().is_some();
     let machine = machine::look();
-    camshaft_engine::use_numa(config.fixed.numa());
+    camshaft_engine::use_numa(config.live.numa());
     let devices = match Devices::look() {
         Ok(devices) => devices,
         Err(error) => {
@@ -99,8 +100,8 @@ fn models(config: &Config, report: &mut Report) {
         }
     };
     let mut loaded = Vec::new();
-    for model in &config.fixed.model {
-        match Engines::Llama.load(model, on_disk, &devices, &Arc::default()) {
+    for model in &config.live.model {
+        match Engines::Llama.load(model, on_disk, &devices, &ProgressSink::default()) {
             Ok(model) => loaded.push(model),
             Err(error) => {
                 report.line(&format!("{error}"));
@@ -108,7 +109,13 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
-    let sized = match placing::place(config, (machine, &devices), loaded, on_disk, &Arc::default()) {
+    let sized = match placing::place(
+        &Room::at_start(config, machine, &devices),
+        &devices,
+        loaded,
+        on_disk,
+        &ProgressSink::default(),
+    ) {
         Ok(sized) => sized,
         Err(error) => {
             report.line(&format!("{error}"));
@@ -132,7 +139,7 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
-    if sized.weights.len() < config.fixed.model.len() {
+    if sized.weights.len() < config.live.model.len() {
         report.line("without the models that failed:");
     }
     sized.table().lines().for_each(|line| report.line(line));

@@ -34,6 +34,7 @@ mod log_writer;
 mod logging;
 mod machine;
 mod mailbox;
+mod manager;
 mod manual;
 mod metrics;
 mod models;

@@ -2,7 +2,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use camshaft_api::Readiness;
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
 use camshaft_tensor::TensorModel;
@@ -11,16 +10,15 @@ use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
-use crate::progress::LoadBar;
+use crate::progress::{LoadBar, ProgressSink};
 use crate::tensors;
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
-    let workers = ("generate or compute tensors", of_workers(config));
     let others = match kind {
         ModelKind::Generate => vec![embed],
-        ModelKind::Embed => vec![generate, workers],
+        ModelKind::Embed => vec![generate],
         ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
     for (of, settings) in others {
@@ -50,12 +48,12 @@ pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
 /// Loads a tensor model, after another process has tried its file. Its digest comes with it if one was asked for.
 pub(crate) fn load_tensors(
     config: &ModelConfig,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<(TensorModel, Option<String>), ServerError> {
     let ModelSource::File(path) = config.source() else {
         return Err(ServerError::internal("load", anyhow::anyhow!("the demo model is no tensor model")));
     };
-    let bar = LoadBar::new(&config.id, readiness);
+    let bar = LoadBar::new(&config.id, sink);
     let tried = probe::probe(&path, config, Tried::Model, &bar)?;
     let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
     let loaded = tensors::read(&path).map_err(|problem| bad("path", problem)).and_then(|read| {
@@ -96,11 +94,6 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// The same, of models of which several workers run.
-fn of_workers(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    vec![("workers", (config.workers > 1).then(|| config.workers.to_string()))]
-}
-
 /// The same, of models that llama.cpp computes.
 fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     let tokens = |tokens: &Auto<u32>| tokens.set().map(|tokens| tokens.to_string());
@@ -122,15 +115,15 @@ pub(crate) fn kv_type_fits(config: &ModelConfig, model: &LoadedModel) -> Result<
     asked.map_err(|error| ServerError::model(&config.id, &config.origins, "kv-type", error))
 }
 
-/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `readiness` learns how
+/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `sink` hears how
 /// far it is.
 pub(crate) fn load(
     config: &ModelConfig,
     digest: bool,
     placement: Placement,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let bar = LoadBar::new(&config.id, readiness);
+    let bar = LoadBar::new(&config.id, sink);
     let options = options(config, digest, placement, &bar);
     let engine = |error| from_engine(config, error);
     match config.source() {
@@ -152,9 +145,9 @@ pub(crate) fn load_again(
     config: &ModelConfig,
     digest: bool,
     placement: Placement,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let options = options(config, digest, placement, &LoadBar::new(&config.id, readiness));
+    let options = options(config, digest, placement, &LoadBar::new(&config.id, sink));
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
         ModelSource::File(path) => LoadedModel::from_file(&path, &options),
@@ -197,9 +190,9 @@ pub(crate) fn load_draft(
     config: &ModelConfig,
     path: &Path,
     target: &LoadedModel,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, readiness))?;
+    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, sink))?;
     let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
     let options = LoadOptions { kind, copy, ..LoadOptions::default() };
     let wrong = |error: EngineLoadError| match error {
@@ -268,14 +261,13 @@ mod tests {
         let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
         std::fs::write(file.path(), format!("[[model]]\nid = \"m\"\n{line}\n")).unwrap();
         let mut config = Config::load(Some(file.path()), std::iter::empty(), &Overrides::default()).unwrap();
-        config.fixed.model.remove(0)
+        config.live.model.remove(0)
     }
 
     #[test]
     fn settings_of_another_kind_are_refused_by_name() {
         let generates = [
             "lora = \"adapter.gguf\"",
-            "workers = 2",
             "sequences = 4",
             "kv-type = \"f16\"",
             "kv-layout = \"pooled\"",
@@ -293,7 +285,6 @@ mod tests {
             (&generates[..1], ModelKind::Generate, ModelKind::Predict),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
-            (&["workers = 2"][..], ModelKind::Predict, ModelKind::Embed),
             (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {
@@ -309,7 +300,7 @@ mod tests {
             }
         }
         for kind in [ModelKind::Generate, ModelKind::Embed, ModelKind::Predict] {
-            assert!(settings_fit(&config("workers = 1"), kind).is_ok(), "what it has anyway");
+            assert!(settings_fit(&config("workers = 2"), kind).is_ok(), "each kind has workers");
             assert!(settings_fit(&config("kv-type = \"auto\""), kind).is_ok());
         }
     }

@@ -70,7 +70,8 @@ fn setup(
     let workers = [(ID, WorkerSeat { mailbox, metrics: metrics.worker("fake", "0") })].into();
     let metrics = metrics.pool("fake");
     let (begun, slow_reader) = (Instant::now(), PATIENCE);
-    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned }
+    let (accepts, _alive) = (Arc::default(), bounded(0).0);
+    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned, accepts, _alive }
 }
 
 /// A pool without a thread, whose time the test moves on; it has one worker that takes messages in.

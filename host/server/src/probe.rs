@@ -237,7 +237,7 @@ mod tests {
     fn shell_with(script: &str, wall: Duration, thread: impl Fn() -> Builder) -> (std::io::Result<Ended>, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m", &Arc::default()), thread)
+        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m", &crate::progress::ProgressSink::default()), thread)
     }
 
     #[test]

@@ -122,7 +122,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
     }
-    tokio::spawn(files.run(api.readiness.clone()));
+    tokio::spawn(files.run());
     tell("the line on standard output", move || announce(&announcement)).await;
     notify(NotifyState::Ready).await;
 

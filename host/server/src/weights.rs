@@ -2,7 +2,6 @@
 use std::fs;
 use std::sync::Arc;
 
-use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
@@ -19,6 +18,7 @@ use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
+use crate::progress::ProgressSink;
 
 /// What the fake engines pretend to have been trained for.
 const FAKE_TOKENS: u32 = 8192;
@@ -69,7 +69,7 @@ pub(crate) enum WeightsSource {
 
 impl Engines {
     /// Loads a model's weights, or only looks at them, if some will lie on devices: how many follows from the sizes of all
-    /// models. `digest`: the disk cache wants to know them by their digest. `readiness` learns how far it is.
+    /// models. `digest`: the disk cache wants to know them by their digest. `sink` hears how far it is.
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
@@ -78,7 +78,7 @@ impl Engines {
         config: &ModelConfig,
         digest: bool,
         devices: &Devices,
-        readiness: &Arc<Readiness>,
+        sink: &ProgressSink,
     ) -> Result<Loaded, ServerError> {
         let source = match self {
             Self::Fake => WeightsSource::Fake(match config.kind.wanted() {
@@ -87,18 +87,18 @@ impl Engines {
             }),
             Self::Llama if models::format(config)? == Format::Onnx => {
                 models::settings_fit(config, ModelKind::Predict)?;
-                let (model, sha256) = models::load_tensors(config, readiness)?;
+                let (model, sha256) = models::load_tensors(config, sink)?;
                 WeightsSource::Tensors { model: Arc::new(model), sha256 }
             }
             Self::Llama => {
                 let placement = if devices.are_wanted(config) { Placement::Nowhere } else { Placement::Host };
                 // Reading all of a file twice would take its time.
                 let digest = digest && placement == Placement::Host;
-                let model = models::load(config, digest, placement, readiness)?;
+                let model = models::load(config, digest, placement, sink)?;
                 models::settings_fit(config, model.info().kind)?;
                 models::kv_type_fits(config, &model)?;
                 let draft = config.draft_model.as_ref();
-                let draft = draft.map(|path| models::load_draft(config, path, &model, readiness)).transpose()?;
+                let draft = draft.map(|path| models::load_draft(config, path, &model, sink)).transpose()?;
                 WeightsSource::Llama { model, draft }
             }
         };
@@ -133,12 +133,9 @@ impl Loaded {
         }
     }
 
-    /// Workers that it has: there is one embedder.
+    /// Workers that it has.
     pub(crate) fn workers(&self) -> u32 {
-        match self.kind() {
-            ModelKind::Generate | ModelKind::Predict => self.config.workers,
-            ModelKind::Embed => 1,
-        }
+        self.config.workers
     }
 
     /// What it takes of memory, and what its configuration asks for.
@@ -161,7 +158,8 @@ impl Loaded {
                     sequence: draft.sequence_bytes(),
                     batch_token: draft.batch_token_bytes(),
                 });
-                let states = if generates { 0 } else { model.input_state_bytes() };
+                let states = model.input_state_bytes().saturating_mul(u64::from(self.workers()));
+                let states = if generates { 0 } else { states };
                 let batch_token = if generates {
                     model.batch_token_bytes()
                 } else {
@@ -384,7 +382,7 @@ mod tests {
             .fixed
             .model
             .iter()
-            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &Arc::default()).unwrap());
+            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
         assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);

@@ -1,25 +1,27 @@
 //! The state that all handlers share: models with their compiled templates, policies, limits, metrics.
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
-use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
+use crate::flow::backend::{Backend, Model, Naming, PoolMessage};
 use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
+use crate::flow::catalog::{self, Absence, Catalog, Entry, Held};
 use crate::flow::control::Control;
 use crate::flow::error::FlowError;
+use crate::flow::life::{ModelControl, Usage};
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
-use crate::flow::template::ChatTemplate;
+use crate::flow::served::Served;
 use crate::flow::template_use::INLINE_PLACES;
 use crate::flow::turns::Turns;
 use crate::wire::fields::Fields;
@@ -44,6 +46,8 @@ pub struct ApiLimits {
 #[derive(Debug)]
 pub struct ApiOptions {
     pub models: Vec<Model>,
+    /// Changes which models are served.
+    pub life: Arc<dyn ModelControl>,
     pub policies: Arc<dyn Policies>,
     /// The registry of metrics, which `/metrics` renders.
     pub registry: prometheus::Registry,
@@ -73,7 +77,10 @@ pub enum StartError {
 
 /// The HTTP surface's state, shared by both routers.
 pub struct Api {
-    pub models: Vec<Model>,
+    catalog: ArcSwap<Catalog>,
+    /// Whose turn it is to publish another catalog.
+    publishing: Mutex<()>,
+    pub(crate) life: Arc<dyn ModelControl>,
     pub policies: Arc<dyn Policies>,
     pub registry: prometheus::Registry,
     limits: ArcSwap<ApiLimits>,
@@ -97,23 +104,12 @@ pub struct Api {
     pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
-    served: Vec<Arc<Served>>,
     next_request: AtomicU64,
-}
-
-/// A model, with what requests need to use it.
-#[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) model: Model,
-    /// Of a model that reads texts.
-    template: Option<ChatTemplate>,
-    /// `system_fingerprint`: changes with the weights and the server's version.
-    pub(crate) fingerprint: String,
 }
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("models", &self.models).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Api").field("catalog", &self.catalog).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -124,23 +120,16 @@ impl Api {
     /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
         let ApiOptions { models, policies, registry, limits, readiness, quotas, control, .. } = options;
-        let ApiOptions { vllm_aliases, operators, kernels, .. } = options;
+        let ApiOptions { vllm_aliases, operators, kernels, life, .. } = options;
         let metrics = HttpMetrics::register(&registry)?;
-        let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
-        for model in &models {
-            if served.iter().any(|other| other.model.id == model.id) {
-                return Err(StartError::DuplicateModel(model.id.clone()));
-            }
-            // Make the model's series now, so that they start at zero.
-            metrics.of_model(&model.id);
-            served.push(Arc::new(Served::new(model)?));
-        }
         let next_request = AtomicU64::new(1);
         let cut = watch::Sender::new(false);
         let budget = Budget::new(limits.bodies_bytes);
         let limits = ArcSwap::from_pointee(limits);
-        Ok(Arc::new(Self {
-            models,
+        let api = Arc::new(Self {
+            catalog: ArcSwap::default(),
+            publishing: Mutex::default(),
+            life,
             policies,
             registry,
             limits,
@@ -158,9 +147,73 @@ impl Api {
             inline: Arc::new(Semaphore::new(INLINE_PLACES)),
             policy_checks: Arc::new(Semaphore::new(1)),
             cut,
-            served,
             next_request,
-        }))
+        });
+        for model in models {
+            let id = model.id.clone();
+            if api.publish(model)?.is_some() {
+                return Err(StartError::DuplicateModel(id));
+            }
+        }
+        Ok(api)
+    }
+
+    /// The models that clients can ask for at the moment.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// The model of this id, if it is in memory.
+    pub fn model(&self, id: &str) -> Option<Model> {
+        self.catalog().models().find(|model| model.id == id).cloned()
+    }
+
+    /// Serves a model from now on, in the place of what had its id.
+    ///
+    /// # Errors
+    /// Its chat template does not compile: nothing changes.
+    pub fn publish(&self, model: Model) -> Result<Option<Replaced>, StartError> {
+        let (id, health) = (model.id.clone(), model.health.clone());
+        // Make the model's series now, so that they start at zero.
+        self.metrics.of_model(&id);
+        let naming = model.naming.clone();
+        let served = Served::new(model).map_err(|source| StartError::ChatTemplate { model: id.clone(), source })?;
+        let before = self.change(|catalog| catalog.put(Entry { naming, held: Held::Served(served) }));
+        self.readiness.set_model(&id, health);
+        Ok(before.map(Replaced))
+    }
+
+    /// Says that a model is configured and not in memory. Returns what was served in its place.
+    pub fn publish_absent(&self, naming: Naming, kind: Option<ModelKind>, absence: Absence) -> Option<Replaced> {
+        self.readiness.remove_model(&naming.id());
+        self.change(|catalog| catalog.put(Entry { naming, held: Held::Absent { kind, absence } })).map(Replaced)
+    }
+
+    /// Serves a model no more.
+    pub fn withdraw(&self, id: &str) -> Option<Replaced> {
+        self.readiness.remove_model(id);
+        self.change(|catalog| catalog.remove(id)).map(Replaced)
+    }
+
+    /// Changes how clients reach a model. Whether there is one of this id.
+    pub fn set_naming(&self, naming: &Naming) -> bool {
+        let id = naming.id();
+        self.change(|catalog| catalog.rename(&id, naming))
+    }
+
+    /// How the model of this id is used, if it is in memory.
+    pub fn usage(&self, id: &str) -> Option<Usage> {
+        let catalog = self.catalog();
+        let entry = catalog.at(id)?;
+        Some(Usage { in_flight: entry.in_flight(), asked: entry.served()?.asked() })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
+        let _turn = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut catalog = Catalog::clone(&self.catalog.load());
+        let changed = change(&mut catalog);
+        self.catalog.store(Arc::new(catalog));
+        changed
     }
 
     /// Whether a caller may see what concerns other tenants. Who calls from this machine (`loopback`) as nobody in
@@ -186,7 +239,7 @@ impl Api {
     /// the others an error.
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
-        for model in &self.models {
+        for model in self.catalog().models() {
             let Backend::Generate(generator) = &model.backend else { continue };
             // A pool that is gone has nothing to end. An overloaded one ends with the process.
             let _ = generator.pool.try_send(PoolMessage::Stop);
@@ -203,20 +256,18 @@ impl Api {
         RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
     }
 
-    pub(crate) fn find(&self, id: &str) -> Option<&Arc<Served>> {
-        self.served.iter().find(|served| served.model.id == id)
-    }
-
     /// The model with this name; without a name, the only one that is served or that the caller may use.
     ///
     /// # Errors
-    /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use.
-    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        match (fields.text("model")?, &self.models[..]) {
-            (Some(id), _) => self.model_for(id, caller),
-            (None, [only]) => self.model_for(&only.id, caller),
-            (None, several) => self.only_of(usable(several, caller), caller),
+    /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use, 503 for one
+    /// that is not in memory.
+    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
+        let (catalog, session) = (self.catalog(), fields.text("session_id").ok().flatten());
+        let asked = Asked { catalog: &catalog, caller, session };
+        if let Some(name) = fields.text("model")? {
+            return asked.named(name);
         }
+        asked.only(&catalog.entries().collect::<Vec<_>>())
     }
 
     /// The model with this name; without a name, the only one of this kind that the caller may use.
@@ -225,108 +276,119 @@ impl Api {
     /// As [`Api::model_of`].
     pub(crate) fn model_of_kind(
         &self,
-        id: Option<&str>,
+        name: Option<&str>,
         kind: ModelKind,
         caller: &Caller,
-    ) -> Result<&Arc<Served>, FlowError> {
-        if let Some(id) = id {
-            return self.model_for(id, caller);
+    ) -> Result<Found, FlowError> {
+        let catalog = self.catalog();
+        let asked = Asked { catalog: &catalog, caller, session: None };
+        if let Some(name) = name {
+            return asked.named(name);
         }
-        let of_kind = usable(self.models.iter().filter(|model| model.kind() == kind), caller);
-        match (of_kind.is_empty(), &self.models[..]) {
-            (false, _) => self.only_of(of_kind, caller),
+        let may_be = |entry: &&Entry| entry.kind().is_none_or(|its| its == kind) && asked.may_use(&entry.naming);
+        let (of_kind, all): (Vec<_>, Vec<_>) =
+            (catalog.entries().filter(may_be).collect(), catalog.entries().collect());
+        match (of_kind.is_empty(), &all[..]) {
+            (false, _) => asked.only(&of_kind),
             // The error says of which kind it is.
-            (true, [only]) => self.model_for(&only.id, caller),
+            (true, [only]) => asked.named(&only.naming.name),
             (true, _) => Err(FlowError::NoneOfKind(kind)),
         }
     }
 
-    fn only_of(&self, mut models: Vec<String>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        match models.len() {
-            1 => self.model_for(&models.remove(0), caller),
-            _ => Err(FlowError::ModelRequired { models }),
+    /// The names by which a caller reaches models that it may use, each with the time of loading of what it leads to: ids, names
+    /// that versions share, and aliases. A name may come twice.
+    pub(crate) fn names_for(&self, caller: &Caller) -> Vec<(String, u64)> {
+        let catalog = self.catalog();
+        let asked = Asked { catalog: &catalog, caller, session: None };
+        let mut names = Vec::new();
+        for entry in catalog.entries() {
+            let created = entry.served().map_or(0, |served| served.model.created);
+            let Naming { name, aliases, .. } = &entry.naming;
+            if asked.may_use(&entry.naming) {
+                names.extend(
+                    [name.clone(), entry.id()].into_iter().chain(aliases.iter().cloned()).map(|name| (name, created)),
+                );
+            } else {
+                let allowed = aliases.iter().filter(|alias| caller.principal.may_use(alias));
+                names.extend(allowed.map(|alias| (alias.clone(), created)));
+            }
         }
+        names
     }
 
     /// # Errors
-    /// 404 for an unknown model, 403 for one that the caller may not use.
-    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        let unknown = || FlowError::UnknownModel { id: id.to_owned(), models: usable(&self.models, caller) };
-        let served = self.find(id).ok_or_else(unknown)?;
-        match caller.principal.may_use(id) {
-            true => Ok(served),
-            false => Err(FlowError::ModelForbidden(id.to_owned())),
-        }
+    /// 404 for an unknown model, 403 for one that the caller may not use, 503 for one that is not in memory.
+    pub(crate) fn model_for(&self, name: &str, caller: &Caller) -> Result<Found, FlowError> {
+        Asked { catalog: &self.catalog(), caller, session: None }.named(name)
     }
 }
 
-/// The names of those of these models that the caller may use: nobody learns of others.
-fn usable<'a>(models: impl IntoIterator<Item = &'a Model>, caller: &Caller) -> Vec<String> {
-    models.into_iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id)).cloned().collect()
+/// What was served until another one took its place, or nothing did. Its threads end when nobody holds it any more.
+#[derive(Debug)]
+pub struct Replaced(Entry);
+
+impl Replaced {
+    /// Whether it was in memory.
+    pub fn was_loaded(&self) -> bool {
+        self.0.served().is_some()
+    }
 }
 
-impl Served {
-    /// The channel to the pool of a model that generates.
-    ///
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
-        match &self.model.backend {
-            Backend::Generate(generator) => Ok(&generator.pool),
-            _ => Err(self.is_not(ModelKind::Generate)),
+/// A model that was found, and the one that was meant, where it stands in for another.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) served: Arc<Served>,
+    pub(crate) instead_of: Option<String>,
+}
+
+/// A look for a model.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    catalog: &'a Catalog,
+    caller: &'a Caller,
+    session: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn may_use(&self, naming: &Naming) -> bool {
+        let principal = &self.caller.principal;
+        principal.may_use(&naming.name) || (naming.version.is_some() && principal.may_use(&naming.id()))
+    }
+
+    /// The names of those models that the caller may use: nobody learns of others.
+    fn usable<'e>(&self, entries: impl Iterator<Item = &'e Entry>) -> Vec<String> {
+        entries.filter(|entry| self.may_use(&entry.naming)).map(Entry::id).collect()
+    }
+
+    fn named(&self, name: &str) -> Result<Found, FlowError> {
+        let who = catalog::who(self.caller.principal.tenant.as_str(), self.session);
+        let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: self.usable(self.catalog.entries()) };
+        let route = self.catalog.route(name, who, |naming| self.may_use(naming)).ok_or_else(unknown)?;
+        // Whoever may use an alias by its name may use what it leads to.
+        if route.instead_of.is_none() && !self.may_use(&route.entry.naming) && !self.caller.principal.may_use(name) {
+            return Err(FlowError::ModelForbidden(name.to_owned()));
+        }
+        let id = route.entry.id();
+        match &route.entry.held {
+            Held::Served(served) => Ok(Found { served: served.ask(), instead_of: route.instead_of }),
+            Held::Absent { absence: Absence::Asleep, .. } => Err(FlowError::Asleep(id)),
+            Held::Absent { absence: Absence::Loading, .. } => Err(FlowError::ModelLoading(id)),
+            Held::Absent { absence: Absence::Failed(_), .. } => Err(FlowError::ModelFailed(id)),
         }
     }
 
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, FlowError> {
-        match &self.model.backend {
-            Backend::Embed(embedder) => Ok(embedder),
-            _ => Err(self.is_not(ModelKind::Embed)),
-        }
-    }
-
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn predictor(&self) -> Result<&PredictBackend, FlowError> {
-        match &self.model.backend {
-            Backend::Predict(predictor) => Ok(predictor),
-            _ => Err(self.is_not(ModelKind::Predict)),
-        }
-    }
-
-    /// # Errors
-    /// 400 for a model that reads no texts.
-    pub(crate) fn text(&self) -> Result<&TextModel, FlowError> {
-        self.model.text().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
-    }
-
-    /// # Errors
-    /// 400 for a model that reads no texts.
-    pub(crate) fn template(&self) -> Result<&ChatTemplate, FlowError> {
-        self.template.as_ref().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
-    }
-
-    fn is_not(&self, wanted: ModelKind) -> FlowError {
-        FlowError::WrongKind { model: self.model.id.clone(), kind: self.model.kind(), wanted }
-    }
-
-    fn new(model: &Model) -> Result<Self, StartError> {
-        let info = model.text().map(|text| &text.info);
-        let template = info.map(|info| ChatTemplate::compile(&model.id, info)).transpose();
-        let template = template.map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
-        if model.kind() == ModelKind::Generate && info.is_some_and(|info| info.chat_template.is_none()) {
-            tracing::info!(
-                model = model.id,
-                "the model has no chat template: chats are rendered as `role: content` lines"
-            );
-        }
-        let digest = match &model.backend {
-            Backend::Predict(predictor) => predictor.info.sha256.as_deref(),
-            _ => info.and_then(|info| info.sha256.as_deref()),
+    /// The only one of these; else the only one that the caller may use.
+    fn only(&self, entries: &[&Entry]) -> Result<Found, FlowError> {
+        let names = |entries: &mut dyn Iterator<Item = &&Entry>| -> BTreeSet<String> {
+            entries.map(|entry| entry.naming.name.clone()).collect()
         };
-        let weights = digest.and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
-        let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
-        Ok(Self { model: model.clone(), template, fingerprint })
+        let all = names(&mut entries.iter());
+        let usable = names(&mut entries.iter().filter(|entry| self.may_use(&entry.naming)));
+        let only = [all, usable].into_iter().find(|names| names.len() == 1).and_then(|mut names| names.pop_first());
+        match only {
+            Some(only) => self.named(&only),
+            None => Err(FlowError::ModelRequired { models: self.usable(entries.iter().copied()) }),
+        }
     }
 }

@@ -14,7 +14,7 @@ const PROMPT: &str = "prompt";
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     served.pool()?;
     let settings = context.settings(&fields, served, Endpoint::Completion)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;

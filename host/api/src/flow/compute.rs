@@ -9,12 +9,14 @@ use camshaft_core::quota::Demand;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::jobs::{Job, Jobs, NotTaken};
+use crate::flow::readiness::ModelHealth;
 
 /// Checked inputs of one request.
 #[derive(Debug)]
 pub(crate) struct Asked<'a, I, O> {
     /// The model's name.
     pub(crate) model: &'a str,
+    pub(crate) health: &'a ModelHealth,
     pub(crate) jobs: &'a Jobs<I, O>,
     pub(crate) inputs: Vec<I>,
     pub(crate) priority: Priority,
@@ -63,10 +65,10 @@ pub(crate) async fn compute<I: Input, O>(incoming: &mut Incoming, asked: Asked<'
 /// Puts the inputs into the model's queue and waits for their outputs.
 async fn wait<I: Input, O>(
     incoming: &Incoming,
-    Asked { model, jobs, inputs, priority, .. }: Asked<'_, I, O>,
+    Asked { model, health, jobs, inputs, priority, .. }: Asked<'_, I, O>,
     deadline: Option<Instant>,
 ) -> Result<Vec<O>, FlowError> {
-    incoming.api.readiness.serves(model)?;
+    health.serves(model)?;
     let principal = &incoming.caller.principal;
     let job = Job {
         inputs,

@@ -1,14 +1,18 @@
 //! The context in which a body is parsed: the server's models and bounds, and the caller.
-use camshaft_core::engine::Encode;
+use std::sync::Arc;
+
+use camshaft_core::engine::{Encode, ModelKind};
 use camshaft_core::ids::Token;
 use camshaft_core::policy::Target;
 
 use crate::flow::answers::Answers;
-use crate::flow::api::{Api, ApiLimits, Served};
+use crate::flow::api::{Api, ApiLimits};
 use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
+use crate::flow::chosen::Chosen;
 use crate::flow::error::{FlowError, TokenCount, readable};
 use crate::flow::request::{Endpoint, Prompt};
+use crate::flow::served::Served;
 use crate::wire::fields::Fields;
 use crate::wire::params::{Bounds, GenerationSettings};
 
@@ -19,9 +23,26 @@ pub(crate) struct ParseContext<'a> {
     /// Whoever waits for what is read.
     pub(crate) aside: &'a Aside,
     pub(crate) answers: &'a Answers,
+    pub(crate) chosen: &'a Chosen,
 }
 
 impl ParseContext<'_> {
+    /// The model that a body asks for.
+    ///
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model(&self, fields: &Fields<'_>) -> Result<Arc<Served>, FlowError> {
+        self.chosen.of(fields.text("model")?, || self.api.model_of(fields, self.caller))
+    }
+
+    /// The model of this name, or the only one of this kind.
+    ///
+    /// # Errors
+    /// As [`Api::model_of_kind`].
+    pub(crate) fn model_of_kind(&self, name: Option<&str>, kind: ModelKind) -> Result<Arc<Served>, FlowError> {
+        self.chosen.of(name, || self.api.model_of_kind(name, kind, self.caller))
+    }
+
     /// Asks before each long piece of work whether anybody still waits for it.
     ///
     /// # Errors

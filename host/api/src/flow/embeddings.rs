@@ -7,13 +7,13 @@ use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
 use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 
-use crate::flow::api::Served;
 use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::compute::{self, Asked};
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
+use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::vectors;
@@ -51,7 +51,8 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let timeout = request.timeout.or(from_header);
     let model = request.served.model.id.clone();
-    let asked = Asked { model: &model, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
+    let health = &request.served.model.health;
+    let asked = Asked { model: &model, health, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
     let vectors = compute::compute(&mut incoming, asked).await?;
     let render = move |share| {
         let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, tokens);
@@ -68,7 +69,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Accepted<EmbedRequest>,
 
 fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowError> {
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     let embedder = served.embedder()?;
     let encoding = Encoding::read(&fields)?;
     let full = embedder.dimensions;

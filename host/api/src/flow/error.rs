@@ -73,6 +73,16 @@ pub(crate) enum FlowError {
     Failed(String),
     #[error("nobody serves the model {0} at the moment")]
     ModelDown(String),
+    /// Whoever waits for it is served.
+    #[error("the model {0} is not in memory")]
+    Asleep(String),
+    #[error("the model {0} is being loaded")]
+    ModelLoading(String),
+    #[error("the model {0} could not be loaded")]
+    ModelFailed(String),
+    /// `why`: what the server found out when it was asked to load it.
+    #[error("the model {model} could not be loaded")]
+    NotWoken { model: String, why: String },
     #[error("the server is overloaded")]
     Overloaded,
     #[error(transparent)]
@@ -209,9 +219,13 @@ impl FlowError {
                 Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
             }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
-            Self::ModelDown(_) | Self::Unhealthy(_) | Self::Failed(_) | Self::WorkerLost => {
-                Answer::unavailable("worker_lost", text(), 1)
-            }
+            Self::Asleep(_) | Self::ModelLoading(_) => Answer::unavailable("loading", text(), LIFE_CYCLE_RETRY),
+            Self::ModelDown(_)
+            | Self::ModelFailed(_)
+            | Self::NotWoken { .. }
+            | Self::Unhealthy(_)
+            | Self::Failed(_)
+            | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)

@@ -10,13 +10,13 @@ use camshaft_core::tensor::{Predicted, Rows, Tensor, volume};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::flow::api::Served;
 use crate::flow::backend::PredictBackend;
 use crate::flow::compute::{self, Asked};
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
+use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::wire::echo::Shown;
@@ -76,7 +76,8 @@ pub(crate) async fn respond(mut incoming: Incoming, model: Option<String>) -> Re
     // As they are, as the runtime has them, and what comes of them: what has no room is not computed.
     incoming.share.resize(bytes.saturating_mul(2).saturating_add(answer_bytes(predictor, &rows)))?;
     let (model, timeout) = (&served.model.id, timeout.or(from_header));
-    let asked = Asked { model, jobs: &predictor.jobs, inputs: vec![rows], priority, timeout };
+    let health = &served.model.health;
+    let asked = Asked { model, health, jobs: &predictor.jobs, inputs: vec![rows], priority, timeout };
     let mut predicted = compute::compute(&mut incoming, asked).await?;
     let Some(predicted) = predicted.pop() else { return Err(FlowError::WorkerLost) };
     let served = served.clone();
@@ -123,14 +124,13 @@ fn read(context: ParseContext<'_>, text: &str, model: Option<&str>) -> Result<Ac
     validate::run(context, body, request)
 }
 
-fn model_of<'a>(context: ParseContext<'a>, body: &Body) -> Result<&'a Arc<Served>, FlowError> {
-    let name = body.fields().text(MODEL)?.map(str::to_owned);
-    context.api.model_of_kind(name.as_deref(), ModelKind::Predict, context.caller)
+fn model_of(context: ParseContext<'_>, body: &Body) -> Result<Arc<Served>, FlowError> {
+    context.model_of_kind(body.fields().text(MODEL)?, ModelKind::Predict)
 }
 
 fn parse(context: ParseContext<'_>, body: &Body, rows: Rows) -> Result<PredictRequest, FlowError> {
     let fields = body.fields();
-    let served = model_of(context, body)?.clone();
+    let served = model_of(context, body)?;
     served.predictor()?;
     let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
     let seen = [INPUT, INPUTS].map(|name| fields.get(name).cloned()).to_vec();

@@ -8,6 +8,7 @@ use camshaft_core::policy::{Fault, FaultKind, Hook, ModeError, PolicyAction, Ref
 use tokio::task::JoinError;
 
 use crate::flow::error::{self, FlowError};
+use crate::flow::life::ModelRefusal;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
@@ -66,6 +67,12 @@ pub(crate) enum ApiError {
     Policy(ModeError),
     #[error("a policy could not be changed or examined")]
     PolicyTask(#[source] JoinError),
+    #[error(transparent)]
+    Model(ModelRefusal),
+    #[error("there is no operation {}: it never was, or it ended long ago", Shown(.id))]
+    UnknownOperation { id: String },
+    #[error("a model could not be changed")]
+    ModelTask(#[source] JoinError),
     #[error("the response could not be compressed")]
     Compression(#[source] axum::Error),
     #[error("the configuration could not be reloaded")]
@@ -138,7 +145,17 @@ impl ApiError {
             },
             Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
             Self::Query(_) | Self::QueryText => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
+            Self::UnknownOperation { .. } => invalid(StatusCode::NOT_FOUND, "operation_not_found"),
+            Self::Model(refusal) => match refusal {
+                ModelRefusal::Invalid(_) => Answer::invalid(text()),
+                ModelRefusal::Unknown(_) => invalid(StatusCode::NOT_FOUND, "model_not_found"),
+                ModelRefusal::Exists(_) => invalid(StatusCode::CONFLICT, "model_exists").retry(Retry::Never),
+                ModelRefusal::Busy { .. } => invalid(StatusCode::CONFLICT, "model_busy"),
+                ModelRefusal::Unsupported => invalid(StatusCode::CONFLICT, "unsupported").retry(Retry::Never),
+                ModelRefusal::Ending | ModelRefusal::TooMany { .. } => Answer::unavailable("busy", text(), BUSY_RETRY),
+            },
             Self::PolicyTask(_)
+            | Self::ModelTask(_)
             | Self::Compression(_)
             | Self::ReloadTask(_)
             | Self::Metrics(_)
@@ -150,6 +167,8 @@ impl ApiError {
 }
 
 const INTERNAL: &str = "internal error";
+/// `Retry-After` where too many orders run, in seconds.
+const BUSY_RETRY: u8 = 5;
 
 fn auth_kind(status: u16) -> ErrorType {
     match status {

@@ -16,7 +16,7 @@ use crate::http::{cors, health, routes};
 /// The server is alive, so that nobody ends it for being slow; everything else may come again, and is told how far it is.
 /// Pages of these origins are told, too.
 pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Router {
-    let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive).fallback(not_ready));
+    let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive_loading).fallback(not_ready));
     let routes = routes::ALIVE.iter().fold(Router::new(), alive).fallback(not_ready);
     cors::allow(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
 }

@@ -135,8 +135,13 @@ impl From<&Model> for ModelObject {
 
 /// Lists the models that the caller may use.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
-    let allowed = api.models.iter().filter(|model| caller.principal.may_use(&model.id));
-    Json(ModelList { object: "list", data: allowed.map(ModelObject::from).collect() })
+    let mut data: Vec<ModelObject> = Vec::new();
+    for (name, created) in api.names_for(&caller) {
+        if data.iter().all(|listed| listed.id != name) {
+            data.push(ModelObject { id: name, object: "model", created, owned_by: "camshaft" });
+        }
+    }
+    Json(ModelList { object: "list", data })
 }
 
 /// Which model `GET /model/info` describes.
@@ -152,7 +157,7 @@ pub(crate) async fn info(
     query: Result<Query<InfoQuery>, QueryRejection>,
 ) -> Result<Json<TensorModelInfo>, ApiError> {
     let Query(InfoQuery { model }) = query.map_err(ApiError::Query)?;
-    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?;
+    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?.served;
     let facts = TensorFacts::from(served.predictor()?);
     Ok(Json(TensorModelInfo { name: served.model.id.clone(), kind: ModelKind::Predict, facts }))
 }
@@ -164,5 +169,5 @@ pub(crate) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.model)))
+    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.served.model)))
 }

@@ -16,6 +16,8 @@ use crate::wire::answer::ErrorNote;
 use crate::wire::echo::Shown;
 use crate::wire::quota_headers;
 
+/// Names the model that was asked for, where its fallback answers.
+pub(crate) const FALLBACK_FOR: &str = "x-camshaft-fallback-for";
 /// Value of the label `endpoint` if no route matched.
 const NO_ROUTE: &str = "other";
 
@@ -32,6 +34,9 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(exchange.id()) {
         headers.insert(X_REQUEST_ID, id);
+    }
+    if let Some(meant) = exchange.instead_of().and_then(|meant| HeaderValue::from_str(meant).ok()) {
+        headers.insert(FALLBACK_FOR, meant);
     }
     if let Some(standings) = exchange.standings() {
         quota_headers::write(standings, headers);

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use camshaft_core::policy::guarded;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -16,7 +16,9 @@ use crate::http::admin_access::{self, AdminAccess};
 use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
-use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, paths, policy_admin, stats};
+use crate::http::{
+    admin, auth, cors, encoding, endpoints, head, health, model_admin, models, observe, paths, policy_admin, stats,
+};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +99,17 @@ pub const ROUTES: &[Route] = &[
     getting("/admin/policies", Access::Operators, || get(policy_admin::policies)),
     posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
     posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),
-    getting("/admin/models", Access::Operators, || get(admin::models)),
+    getting("/admin/models", Access::Operators, || get(model_admin::models)),
+    posting("/admin/models", Access::Operators, || post(model_admin::load)),
+    getting("/admin/models/{id}", Access::Operators, || get(model_admin::model)),
+    Route {
+        method: &Method::DELETE,
+        ..posting("/admin/models/{id}", Access::Operators, || delete(model_admin::unload))
+    },
+    posting("/admin/models/{id}/swap", Access::Operators, || post(model_admin::swap)),
+    posting("/admin/models/{id}/weight", Access::Operators, || post(model_admin::set_weight)),
+    getting("/admin/operations", Access::Operators, || get(model_admin::operations)),
+    getting("/admin/operations/{id}", Access::Operators, || get(model_admin::operation)),
     getting("/admin/config", Access::Operators, || get(admin::config)),
     getting("/admin/workers", Access::Operators, || get(stats::workers)),
     posting("/admin/drain", Access::Operators, || post(admin::drain)),

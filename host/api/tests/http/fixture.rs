@@ -1,5 +1,6 @@
 //! A server with one model in process, and the requests that tests send it.
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use camshaft_api::backend::{Backend, GenerateBackend, Model, TextModel};
+use camshaft_api::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
 use camshaft_api::{
-    Api, ApiLimits, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness, Reloaded, admin_router, public_router,
+    Api, ApiLimits, ApiOptions, Control, FixedModels, LocalQuotas, ModelHealth, PublicAccess, Readiness, Reloaded,
+    admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
@@ -150,16 +152,22 @@ impl Server {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let hold = Arc::new(Hold::default());
+        let health = ModelHealth::default();
+        health.worker().up();
         let model = |id: &str| Model {
             id: id.into(),
+            naming: Naming::of(id),
+            health: health.clone(),
             created: 1_700_000_000,
             backend: Backend::Generate(GenerateBackend {
                 text: TextModel { info: info(), tokenizer: Arc::new(Bytes { hold: hold.clone() }) },
                 pool: pool.sender.clone(),
+                accepts: Arc::new(AtomicBool::new(true)),
             }),
         };
         let api = Api::new(ApiOptions {
             models: vec![model("demo"), model("org/secret")],
+            life: Arc::new(FixedModels),
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
             limits: LIMITS,

@@ -68,7 +68,11 @@ async fn the_admin_listener_asks_for_no_credentials_and_has_no_clients_routes() 
         let status = server.admin.clone().oneshot(sent).await.unwrap().status();
         assert_eq!(
             status == 404,
-            route.access == Access::Guarded || route.path.contains("{mode}"),
+            // There are no models and operations with the names that the test asks for.
+            route.access == Access::Guarded
+                || route.path.contains("{mode}")
+                || route.path == "/admin/models/{id}" && route.method == "GET"
+                || route.path == "/admin/operations/{id}",
             "{route:?}: {status}"
         );
     }
@@ -414,7 +418,7 @@ async fn admits_nothing_before_it_is_ready_or_while_it_drains() {
     assert_eq!(reply.header("connection"), Some("close"));
     assert_eq!(reply.header("retry-after"), Some("5"));
     assert_eq!(server.get("/readyz").await.error(503).0, "server_error draining -");
-    assert_eq!(server.get("/healthz").await.json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/healthz").await.json()["status"], "ok");
     // Every guarded route says so, whoever asks, so that a client goes elsewhere.
     assert_eq!(server.get("/v1/models").await.error(503).0, "server_error draining -");
     let reply = server.get("/metrics").await;

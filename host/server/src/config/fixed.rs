@@ -1,12 +1,10 @@
 //! The half of the configuration that takes a restart to change.
 use std::path::PathBuf;
 
-use camshaft_engine::Numa;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
-use super::model::ModelConfig;
 use super::quantity::{ByteSize, DurationValue};
 
 /// Read once, at the start.
@@ -18,8 +16,6 @@ pub struct Fixed {
     /// Serve everybody on any address when no auth policy is in force.
     pub allow_anonymous: bool,
     pub admin: Admin,
-    /// The models to serve. Without any: the one in the binary.
-    pub model: Vec<ModelConfig>,
     pub cache: CacheDisk,
     pub limits: ConnectionLimits,
     pub tls: Tls,
@@ -35,7 +31,6 @@ impl Default for Fixed {
             listen: Listen::loopback(8080),
             allow_anonymous: false,
             admin: Admin::default(),
-            model: vec![ModelConfig::default()],
             cache: CacheDisk::default(),
             limits: ConnectionLimits::default(),
             tls: Tls::default(),
@@ -241,12 +236,5 @@ impl Telemetry {
     /// `None`: spans go nowhere.
     pub fn endpoint(&self) -> Option<&str> {
         Some(self.otlp_endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
-    }
-}
-
-impl Fixed {
-    /// The same for all models.
-    pub fn numa(&self) -> Numa {
-        self.model.first().map(|model| model.numa.wanted()).unwrap_or_default()
     }
 }

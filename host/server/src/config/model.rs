@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use camshaft_api::Naming;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
@@ -103,6 +104,24 @@ pub struct ModelConfig {
     /// A smaller model of the same vocabulary that drafts. Unset: drafts repeat what stands in the text.
     #[schemars(extend("format" = "path"))]
     pub draft_model: Option<PathBuf>,
+    /// Its part of the requests that name no version, among the weights of all models whose ids are `name@version` with the same
+    /// name. One tenant, or one session, stays with one version.
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub weight: f64,
+    /// Other names of the model, or of all its versions.
+    #[schemars(length(max = 16))]
+    pub aliases: Vec<String>,
+    /// The model that answers while this one is loading, is broken or has a full queue; the response's header
+    /// `x-camshaft-fallback-for` then names this one.
+    pub fallback: Option<String>,
+    /// When the model is loaded. "on-demand": when a request asks for it, which waits.
+    pub load: LoadKey,
+    /// Unload the model when no request has asked for it for so long; the next one loads it again. Unset: it stays.
+    #[schemars(extend("x-minimum" = "1s"))]
+    pub keep_alive: Option<DurationValue>,
+    /// How another version takes its place while the server runs. "beside": it is loaded beside it, and then takes over;
+    /// "replace": the old one ends first, for which requests wait.
+    pub swap: SwapKey,
     /// Who wrote these keys.
     #[serde(skip)]
     pub origins: Origins,
@@ -139,6 +158,12 @@ impl Default for ModelConfig {
             lora_scale: 1.0,
             draft_tokens: None,
             draft_model: None,
+            weight: 1.0,
+            aliases: Vec::new(),
+            fallback: None,
+            load: LoadKey::default(),
+            keep_alive: None,
+            swap: SwapKey::default(),
             origins: Origins::default(),
         }
     }
@@ -229,10 +254,52 @@ impl ModelConfig {
         }
     }
 
+    /// How clients reach it.
+    pub fn naming(&self) -> Naming {
+        let (name, version) = match self.id.split_once('@') {
+            Some((name, version)) => (name, Some(version.to_owned())),
+            None => (self.id.as_str(), None),
+        };
+        let (aliases, fallback) = (self.aliases.clone(), self.fallback.clone());
+        Naming { name: name.to_owned(), version, weight: self.weight, aliases, fallback }
+    }
+
+    /// Its kind, as far as it is known before its file is read.
+    pub fn expected_kind(&self) -> Option<ModelKind> {
+        let of_file = |path: PathBuf| (Format::of(&path) == Format::Onnx).then_some(ModelKind::Predict);
+        self.kind.wanted().or_else(|| match self.source() {
+            ModelSource::Demo => Some(ModelKind::Generate),
+            ModelSource::File(path) => of_file(path),
+        })
+    }
+
+    /// Whether it may be taken out of memory while nobody uses it.
+    pub fn may_sleep(&self) -> bool {
+        self.load == LoadKey::OnDemand || self.keep_alive.is_some()
+    }
+
     /// The sequences that a batch must have room for.
     pub(super) fn least_sequences(&self) -> u32 {
         self.sequences.set().unwrap_or(1)
     }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub enum LoadKey {
+    #[default]
+    Start,
+    OnDemand,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum SwapKey {
+    #[default]
+    Beside,
+    Replace,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

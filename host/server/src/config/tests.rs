@@ -46,7 +46,7 @@ fn without_anything_it_serves_the_demo_model_on_loopback() {
     let Config { live, fixed, .. } = config;
     assert_eq!(fixed.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(fixed.admin.listen.to_string(), "127.0.0.1:9090");
-    let [model] = &fixed.model[..] else { panic!("one model") };
+    let [model] = &live.model[..] else { panic!("one model") };
     assert_eq!((model.id.as_str(), model.source()), ("demo", ModelSource::Demo));
     assert_eq!(live.shutdown.drain.0, Duration::from_secs(30));
     assert_eq!(live.queue.watermarks().low, 192);
@@ -198,10 +198,10 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     let config = file("[policy]\ndir = \"p\"\n[[model]]\npath = \"m/x.gguf\"").unwrap();
     let dir = std::env::temp_dir();
     assert_eq!(config.live.policy.dir, dir.join("p"));
-    assert_eq!(config.fixed.model[0].source(), ModelSource::File(dir.join("m/x.gguf")));
-    assert_eq!(config.fixed.model[0].id, "x");
+    assert_eq!(config.live.model[0].source(), ModelSource::File(dir.join("m/x.gguf")));
+    assert_eq!(config.live.model[0].id, "x");
     let demo = file("[[model]]\npath = \"demo\"").unwrap();
-    assert_eq!(demo.fixed.model[0].source(), ModelSource::Demo);
+    assert_eq!(demo.live.model[0].source(), ModelSource::Demo);
     let flags = Overrides {
         models: vec!["y.gguf".into(), "demo".into()],
         policy_dir: Some("q".into()),
@@ -209,8 +209,8 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     };
     let config = load(Some("[[model]]\npath = \"m/x.gguf\""), &[], &flags).unwrap();
     assert_eq!(config.live.policy.dir, PathBuf::from("q"));
-    assert_eq!(config.fixed.model[0].source(), ModelSource::File("y.gguf".into()));
-    assert_eq!(config.fixed.model[1].source(), ModelSource::Demo);
+    assert_eq!(config.live.model[0].source(), ModelSource::File("y.gguf".into()));
+    assert_eq!(config.live.model[1].source(), ModelSource::Demo);
 }
 
 #[test]

@@ -17,8 +17,8 @@ pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     live(&config.live, tree, &mut wrong);
     fixed(&config.fixed, tree, &mut wrong);
-    for (i, model) in config.fixed.model.iter().enumerate() {
-        let earlier = &config.fixed.model[..i];
+    for (i, model) in config.live.model.iter().enumerate() {
+        let earlier = &config.live.model[..i];
         one_model(model, earlier, &mut |key, why| wrong.push(Wrong::new(format!("model.{i}.{key}"), why)));
     }
     wrong
@@ -112,6 +112,7 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
     {
         wrong("sha256", format!("must be 64 hexadecimal digits, got {digest:?}"));
     }
+    naming(model, earlier, wrong);
     let files = [("path", &model.path), ("lora", &model.lora), ("draft-model", &model.draft_model)];
     for (key, path) in files {
         if let Some(path) = path.as_ref().filter(|path| path.as_os_str().as_bytes().contains(&0)) {
@@ -145,6 +146,49 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
             wrong(key, "is only for models that generate".to_owned());
         }
         _ => {}
+    }
+}
+
+/// Checks a model beside others that are served.
+///
+/// # Errors
+/// Which of its values clashes with one of theirs.
+pub(crate) fn beside<'a>(model: &ModelConfig, others: impl Iterator<Item = &'a ModelConfig>) -> Result<(), String> {
+    let (others, mut wrong) = (others.cloned().collect::<Vec<_>>(), None);
+    one_model(model, &others, &mut |key, why| _ = wrong.get_or_insert(format!("{key} {why}")));
+    wrong.map_or(Ok(()), Err)
+}
+
+/// Names that lead to one model only, or to the versions of one.
+fn naming(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
+    let naming = model.naming();
+    if naming.name.is_empty()
+        || naming.version.as_ref().is_some_and(|version| version.is_empty() || version.contains('@'))
+    {
+        wrong("id", format!("must be a name, or a name and a version (name@version), got {:?}", model.id));
+    }
+    let is_bad = |name: &String| name.is_empty() || name.chars().count() > 256 || name.chars().any(char::is_control);
+    if let Some(alias) = model.aliases.iter().find(|alias| is_bad(alias)) {
+        wrong(
+            "aliases",
+            format!("must have 1 to 256 characters each, none of them a control character, got {alias:?}"),
+        );
+    }
+    for other in earlier {
+        let its = other.naming();
+        if let Some(alias) = model.aliases.iter().find(|alias| **alias == other.id || **alias == its.name) {
+            wrong("aliases", format!("must be other names than those of models, got {alias:?}"));
+        }
+        let both = model.aliases.iter().find(|alias| its.name != naming.name && its.aliases.contains(alias));
+        if let Some(alias) = both {
+            wrong("aliases", format!("must lead to one model, got {alias:?}, which {:?} has, too", other.id));
+        }
+        if let Some(alias) = its.aliases.iter().find(|alias| **alias == model.id || **alias == naming.name) {
+            wrong("id", format!("must be another than the alias {alias:?} of {:?}", other.id));
+        }
+    }
+    if let Some(fallback) = model.fallback.as_ref().filter(|to| is_bad(to) || **to == model.id || **to == naming.name) {
+        wrong("fallback", format!("must be the name of another model, got {fallback:?}"));
     }
 }
 
