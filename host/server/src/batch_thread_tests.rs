@@ -29,7 +29,7 @@ const POISON: Token = Token(13);
 /// Requests may be queued up to `high`, until the sender says otherwise.
 fn tuning(high: usize) -> watch::Sender<Tuning> {
     let watermarks = Watermarks { high, low: high / 2 };
-    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
+    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, cache_bytes: 0, session_ttl: PATIENCE })
 }
 
 fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {

@@ -226,8 +226,6 @@ fn render_samples(model: &LoadedModel) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> (std::io::Result<Ended>, String) {

@@ -379,7 +379,7 @@ mod tests {
     fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
         let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
         let loaded = config
-            .fixed
+            .live
             .model
             .iter()
             .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap());
