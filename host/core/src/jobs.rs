@@ -28,6 +28,11 @@ pub trait BatchModel {
         Ok(())
     }
 
+    /// As [`crate::engine::Engine::set_threads`].
+    fn set_threads(&mut self, threads: u32) {
+        let _ = threads;
+    }
+
     /// Computes a batch. Returns one output per input, or why the model gave none for this one.
     ///
     /// # Errors

@@ -57,6 +57,7 @@ mod start;
 mod streams;
 mod supervisor;
 mod tensors;
+mod thread_budget;
 mod tls;
 mod token;
 mod tuning;

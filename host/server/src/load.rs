@@ -27,6 +27,7 @@ use crate::shutdown;
 use crate::sizing::Room;
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
+use crate::thread_budget::ThreadBudget;
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Loaded};
@@ -139,6 +140,7 @@ impl Load {
             policies: policies.clone(),
             metrics,
             supervisor: supervisor.clone(),
+            budget: ThreadBudget::new(machine.cores),
             slow_reader: config.fixed.limits.slow_reader.0,
             frame_interval: config.fixed.limits.frame_interval.0,
         };

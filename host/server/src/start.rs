@@ -33,6 +33,7 @@ use crate::metrics::ServerMetrics;
 use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
+use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuned;
 use crate::weights::{self, Weights, WeightsSource};
 use crate::worker_thread::{self, Handle, WorkerSetup};
@@ -56,6 +57,8 @@ pub(crate) struct Starter {
     pub(crate) supervisor: Arc<Supervisor>,
     /// For the threads of workers.
     pub(crate) cores: Cores,
+    /// The cores, for threads that compute.
+    pub(crate) budget: Arc<ThreadBudget>,
     /// How long a reader may be behind.
     pub(crate) slow_reader: Duration,
     /// Text of a stream that comes faster shares frames.
@@ -100,7 +103,7 @@ impl Starter {
         let config = model.config();
         match (&model.loaded.source, model.loaded.kind()) {
             (WeightsSource::Tensors { model: loaded, sha256 }, _) => {
-                self.start_predictors(config, loaded, sha256.clone(), beginning)
+                self.start_predictors(model, loaded, sha256.clone(), beginning)
             }
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
@@ -109,7 +112,7 @@ impl Starter {
                     move || standby.make(&loaded, &sizes, weights::embedder)
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                self.start_embedder(config, text, beginning, make)
+                self.start_embedder(model, text, beginning, make)
             }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
                 let make = {
@@ -138,7 +141,7 @@ impl Starter {
                     input_tokens,
                     dimensions: FAKE_DIMENSIONS,
                 };
-                self.start_embedder(config, fake_text(ModelKind::Embed), beginning, move || {
+                self.start_embedder(model, fake_text(ModelKind::Embed), beginning, move || {
                     Ok(FakeEmbedder::new(limits))
                 })
             }
@@ -176,6 +179,7 @@ impl Starter {
                 slow_reader: self.slow_reader,
                 frame_interval: self.frame_interval,
                 cores: self.cores.take(model.sizes.threads),
+                seat: self.budget.seat(model.sizes.threads),
             };
             let handle = self.start_worker(config, setup, (&info, beginning), make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
@@ -243,12 +247,13 @@ impl Starter {
 
     fn start_embedder<E: Embedder + Send + 'static>(
         &self,
-        config: &ModelConfig,
+        model: &Weights,
         mut text: TextModel,
         beginning: &Beginning,
         make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
-        let (jobs, limits) = self.start_batches(config, "embedder", beginning, E::limits, make)?;
+        let config = model.config();
+        let (jobs, limits) = self.start_batches(model, "embedder", beginning, E::limits, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         text.info.context_tokens = input_tokens;
@@ -266,7 +271,7 @@ impl Starter {
     /// The threads of a model that computes batches; its queue, and what `facts` read from the first of its workers.
     fn start_batches<M, R>(
         &self,
-        config: &ModelConfig,
+        model: &Weights,
         what: &str,
         beginning: &Beginning,
         facts: impl FnOnce(&M) -> R,
@@ -275,8 +280,12 @@ impl Starter {
     where
         M: BatchModel<Input: Send, Output: Send> + Send + 'static,
     {
+        let (config, threads) = (model.config(), model.sizes.threads);
         let id = &config.id;
-        let seat = |number: u32| (format!("{what}-{id}-{number}"), self.gauges(config, &number.to_string(), beginning));
+        let seat = |number: u32| {
+            let gauges = self.gauges(config, &number.to_string(), beginning);
+            (format!("{what}-{id}-{number}"), gauges, self.budget.seat(threads))
+        };
         let setup = BatchSetup {
             seats: (0..config.workers).map(seat).collect(),
             metrics: Arc::new(self.metrics.queue(id)),
@@ -291,17 +300,18 @@ impl Starter {
 
     fn start_predictors(
         &self,
-        config: &ModelConfig,
+        weights: &Weights,
         model: &Arc<TensorModel>,
         sha256: Option<String>,
         beginning: &Beginning,
     ) -> Result<Model, ServerError> {
+        let config = weights.config();
         let id = &config.id;
         let make = {
             let model = model.clone();
             move || Ok(Predictor::new(model.clone()))
         };
-        let (jobs, ()) = self.start_batches(config, "predictor", beginning, |_: &Predictor| (), make)?;
+        let (jobs, ()) = self.start_batches(weights, "predictor", beginning, |_: &Predictor| (), make)?;
         let Facts { format, backend, name, parameters, bytes } = model.facts.clone();
         let (workers, rows) = (config.workers, model.signature.rows);
         tracing::info!(model = id, name, format, backend, parameters, workers, rows, "tensor model loaded");

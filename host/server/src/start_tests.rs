@@ -92,6 +92,7 @@ impl Bench {
             policies: policies.clone(),
             metrics,
             supervisor: supervisor.clone(),
+            budget: ThreadBudget::new(2),
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
         };
