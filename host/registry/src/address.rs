@@ -15,7 +15,7 @@ pub(crate) fn parse(what: &'static str, text: &str) -> Result<Url, RegistryError
         return Err(wrong(&format!("must have at most {SOURCE_BYTES} bytes, got {}", text.len())));
     }
     let url = Url::parse(text).map_err(|error| wrong(&error.to_string()))?;
-    check_form(&url).map_err(|why| wrong(why))?;
+    check_form(&url).map_err(wrong)?;
     Ok(url)
 }
 

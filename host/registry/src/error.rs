@@ -118,8 +118,8 @@ impl RegistryError {
         Self::Value { what, value: value.to_owned(), why: why.into() }
     }
 
-    pub(crate) fn answer(url: impl ToString, why: impl Into<String>) -> Self {
-        Self::BadAnswer { url: url.to_string(), why: why.into() }
+    pub(crate) fn answer(url: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::BadAnswer { url: url.into(), why: why.into() }
     }
 
     /// What the system says of a file. A full disk, or a quota, is a condition of its own.

@@ -2,7 +2,7 @@
 use std::cell::Cell;
 use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::client::Client;
 use crate::commit::{self, Committed, commit};
@@ -264,7 +264,7 @@ impl Pull<'_> {
             // Only if nothing is left to be resumed.
             let _ = fs::remove_dir(&dir);
         }
-        let (files, paths) = fetched?;
+        let (files, paths): (Vec<_>, Vec<_>) = fetched?.into_iter().unzip();
         let outcome = if paths.iter().any(Option::is_some) { Outcome::Fetched } else { Outcome::Current };
         let entry = Entry::new(asked.name.clone(), asked.source.clone(), plan.revision, files);
         if let Some(expected) = asked.expected.filter(|expected| *expected != entry.digest()) {
@@ -288,13 +288,12 @@ impl Pull<'_> {
     }
 
     /// The files of the model, and where those are that are not in the cache.
-    #[expect(clippy::type_complexity, reason = "a pair of lists that belong together")]
     fn fetch(
         &self,
         asked: &Asked<'_>,
         plan: &Plan,
         dir: &Path,
-    ) -> Result<(Vec<EntryFile>, Vec<Option<std::path::PathBuf>>), RegistryError> {
+    ) -> Result<Vec<(EntryFile, Option<PathBuf>)>, RegistryError> {
         let bound = self.settings.bytes_max;
         let known: u64 = plan.files.iter().map(Planned::bytes).fold(0, u64::saturating_add);
         room::in_cache(self.store, &asked.source, known, bound)?;
@@ -303,7 +302,7 @@ impl Pull<'_> {
         // Sizes that are heard of only now.
         let heard = Cell::new(known);
         let parts = plan.files.len() as u32;
-        let (mut files, mut paths) = (Vec::new(), Vec::new());
+        let mut brought = Vec::new();
         for (planned, part) in plan.files.iter().zip(1..) {
             let news = |total: u64, remaining: u64| {
                 let all = if planned.bytes() == 0 { heard.get().saturating_add(total) } else { heard.get() };
@@ -312,8 +311,7 @@ impl Pull<'_> {
             };
             let (name, fetched) = match planned {
                 Planned::Here(file) => {
-                    files.push(file.clone());
-                    paths.push(None);
+                    brought.push((file.clone(), None));
                     continue;
                 }
                 Planned::Copy(file) => {
@@ -330,10 +328,9 @@ impl Pull<'_> {
             if planned.bytes() == 0 {
                 heard.set(heard.get().saturating_add(bytes));
             }
-            files.push(EntryFile { name: name.clone(), sha256, bytes, etag });
-            paths.push(path);
+            brought.push((EntryFile { name: name.clone(), sha256, bytes, etag }, path));
         }
-        Ok((files, paths))
+        Ok(brought)
     }
 }
 

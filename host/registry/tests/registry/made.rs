@@ -80,6 +80,10 @@ impl Progress for Told {
     fn tell(&self, event: &Event<'_>) {
         if let Event::Moved(moved) = event {
             self.moved.store(moved.bytes, Ordering::Relaxed);
+            if self.cancel_at < u64::MAX {
+                // So that the next piece is told of, too.
+                std::thread::sleep(Duration::from_millis(150));
+            }
         }
         self.lines.lock().unwrap().push(format!("{event:?}"));
     }
