@@ -7,6 +7,7 @@ use camshaft_api::{AdminAccess, Api, ApiOptions, LocalQuotas, Readiness};
 use camshaft_core::promised::Promised;
 use camshaft_engine::Numa;
 use camshaft_policy::PolicyHost;
+use camshaft_registry::InUse;
 use prometheus::Registry;
 use tokio::sync::watch;
 
@@ -21,6 +22,7 @@ use crate::metrics::{self, ServerMetrics};
 use crate::placing;
 use crate::policies;
 use crate::progress::MODELS;
+use crate::registry::{self, Obtained};
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown;
 use crate::start::Starter;
@@ -46,6 +48,8 @@ pub(crate) struct LoadedConfig {
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) live: Arc<Reloader>,
     pub(crate) files: WeightsWatch,
+    /// Models that are served from the cache of models stay in it.
+    pub(crate) held: Vec<Arc<InUse>>,
 }
 
 /// What a server is loaded from.
@@ -155,7 +159,8 @@ impl Load {
         });
         let api = api?;
         live.bind(Bound { api: api.clone(), tuning, share, machine, process: budget.process, promised });
-        Ok(LoadedConfig { api, policies, live, files })
+        let held = weights.iter().filter_map(|weights| weights.loaded.held.clone()).collect();
+        Ok(LoadedConfig { api, policies, live, files, held })
     }
 
     /// Loads the models beside the policies, one after the other. Whoever fails meanwhile need not wait for it.
@@ -163,8 +168,16 @@ impl Load {
         let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
         let digest = config.fixed.cache.tier().is_some();
         let load = move || {
-            let models =
-                config.fixed.model.iter().map(|model| engines.load(model, digest, &devices, &readiness)).collect();
+            let one = |model| {
+                // The fakes read no file.
+                if engines == Engines::Fake {
+                    return engines.load(model, digest, &devices, &readiness);
+                }
+                let Obtained { config: model, held } = registry::obtain(&config.fixed.models, model, &readiness)?;
+                let loaded = engines.load(&model, digest, &devices, &readiness)?;
+                Ok(Loaded { held, ..loaded })
+            };
+            let models = config.fixed.model.iter().map(one).collect();
             readiness.set_loading(MODELS, Some("loaded".to_owned()));
             models
         };

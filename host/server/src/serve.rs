@@ -107,7 +107,8 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
-    let LoadedConfig { api, policies, live, files } = loaded;
+    // Until it ends, nobody evicts what it serves.
+    let LoadedConfig { api, policies, live, files, held: _held } = loaded;
 
     let tls = checked.tls;
     let scheme = if tls.is_some() { "https" } else { "http" };

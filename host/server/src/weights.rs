@@ -12,6 +12,7 @@ use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
+use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
@@ -43,6 +44,8 @@ pub(crate) struct Loaded {
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
     pub(crate) lost_flash: bool,
+    /// Keeps its files in the cache of models, if they lie there.
+    pub(crate) held: Option<Arc<InUse>>,
 }
 
 /// A model with its weights and its sizes, ready to be started.
@@ -102,7 +105,7 @@ impl Engines {
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false })
+        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false, held: None })
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::listen::Listen;
 use super::model::ModelConfig;
 use super::quantity::{ByteSize, DurationValue};
+use super::registry::Models;
 
 /// Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +21,7 @@ pub struct Fixed {
     pub admin: Admin,
     /// The models to serve. Without any: the one in the binary.
     pub model: Vec<ModelConfig>,
+    pub models: Models,
     pub cache: CacheDisk,
     pub limits: ConnectionLimits,
     pub tls: Tls,
@@ -36,6 +38,7 @@ impl Default for Fixed {
             allow_anonymous: false,
             admin: Admin::default(),
             model: vec![ModelConfig::default()],
+            models: Models::default(),
             cache: CacheDisk::default(),
             limits: ConnectionLimits::default(),
             tls: Tls::default(),
