@@ -35,6 +35,7 @@ mod operations;
 mod plans;
 mod queue;
 mod registries;
+mod registry;
 mod rejections;
 mod rollback;
 mod service;
