@@ -159,19 +159,19 @@ fn exit_codes_say_what_kind_of_failure_a_pull_met() {
 #[test]
 fn a_model_with_a_source_is_pulled_at_start_served_from_the_cache_and_held_in_it() {
     let hub = Hub::start();
-    let setup = setup(&hub);
-    let cache = setup.scratch.path().join("models").to_string_lossy().into_owned();
+    let beside = Setup::new();
+    let cache = beside.scratch.path().join("models").to_string_lossy().into_owned();
+    let beside = beside.env("CAMSHAFT_MODELS__CACHE_DIR", &cache);
     let config = "[[model]]\nid = \"hub\"\nsource = \"hf:org/repo/x.gguf\"\nthreads = 1\n";
-    let server = setup.config(config).start();
+    let server = setup(&hub).env("CAMSHAFT_MODELS__CACHE_DIR", &cache).config(config).start();
     let answer = server.client.ask("/v1/completions", &json!({"model": "hub", "prompt": "a", "max_tokens": 2}));
     assert_eq!(answer["model"], "hub");
-    let beside = self::Setup::new().env("CAMSHAFT_MODELS__CACHE_DIR", &cache);
     assert_eq!(listed(&beside)["models"][0]["in_use"], json!(true));
     let refused = beside.run_again(&["model", "remove", "hf:org/repo/x.gguf"]);
     assert_eq!((refused.code, refused.stderr.contains("in use")), (Some(69), true), "{}", refused.stderr);
     let asked = hub.asked().len();
     // Another server finds it in the cache, and asks nobody.
-    let offline = self::Setup::new().env("CAMSHAFT_MODELS__CACHE_DIR", &cache).config(config).start();
+    let offline = Setup::new().env("CAMSHAFT_MODELS__CACHE_DIR", &cache).config(config).start();
     assert_eq!(offline.client.get("/v1/models/hub").status, 200);
     assert_eq!(hub.asked().len(), asked);
     drop((server, offline));
