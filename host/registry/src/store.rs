@@ -219,9 +219,10 @@ impl Store {
             return Ok(None);
         }
         let path = self.usage(&id);
-        let lock = lock::try_lock(&path, Kind::Shared).map_err(|error| RegistryError::io("lock", &path, error))?;
-        // Whoever holds it alone would have to hold the tables.
-        let Some(lock) = lock else { return Ok(None) };
+        // Whoever looks whether it is in use has it alone for a moment.
+        let lock = lock::wait(&path, Kind::Shared, self.look.min(Duration::from_millis(5)), |waited| {
+            if waited < self.lock { Ok(()) } else { Err(RegistryError::Locked { path: path.clone(), waited }) }
+        })?;
         // Somebody else's file keeps its time; then it is evicted sooner.
         let _ = lock.set_modified(SystemTime::now());
         Ok(Some(InUse {

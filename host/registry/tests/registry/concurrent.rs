@@ -50,6 +50,28 @@ fn two_pulls_of_one_file_at_once_download_it_once() {
     assert_eq!(server.seen().len(), 1);
 }
 
+#[test]
+fn who_lists_the_cache_keeps_nobody_from_serving_from_it() {
+    let (dir, model) = (tempfile::tempdir().unwrap(), bytes(1, 1000));
+    let server = {
+        let model = model.clone();
+        Server::start(move |seen, _| file(seen, &model, "a"))
+    };
+    let (registry, wanted) = (registry(dir.path()), pinned(&server.url("x.gguf"), &model));
+    drop(pull(&registry, &wanted).0.unwrap());
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                registry.list().unwrap();
+            }
+        });
+        let found = (0..500).filter(|_| registry.cached(&wanted).unwrap().is_some()).count();
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(found, 500);
+    });
+}
+
 /// Not a test by itself: what the process does that another test starts.
 #[test]
 fn the_other_process_pulls_what_it_is_told_to() {
