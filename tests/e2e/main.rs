@@ -36,6 +36,7 @@ mod operations;
 mod plans;
 mod queue;
 mod registries;
+mod registry;
 mod rejections;
 mod rollback;
 mod service;

@@ -36,7 +36,11 @@ fn tuning(high: usize) -> watch::Sender<Tuning> {
 fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {
     let metrics = ServerMetrics::new(registry).unwrap();
     let gauges = metrics.gauges("fake", "0", camshaft_api::Health::default());
-    BatchSetup { seats: vec![("embedder-fake".to_owned(), gauges, ThreadBudget::new(1).seat(1))], metrics: Arc::new(metrics.queue("fake")), tuned }
+    BatchSetup {
+        seats: vec![("embedder-fake".to_owned(), gauges, ThreadBudget::new(1).seat(1))],
+        metrics: Arc::new(metrics.queue("fake")),
+        tuned,
+    }
 }
 
 fn job(tenant: &str, inputs: &[&[u32]]) -> Job {

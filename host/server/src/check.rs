@@ -12,8 +12,8 @@ use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::progress::ProgressSink;
 use crate::sizing::Room;
-use crate::weights::{Engines, Weights};
-use crate::{logging, machine, open_files, placing, policies, preflight};
+use crate::weights::{Engines, Loaded, Weights};
+use crate::{logging, machine, open_files, placing, policies, preflight, registry};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
@@ -101,8 +101,21 @@ fn models(config: &Config, report: &mut Report) {
     };
     let mut loaded = Vec::new();
     for model in &config.live.model {
-        match Engines::Llama.load(model, on_disk, &devices, &ProgressSink::default()) {
-            Ok(model) => loaded.push(model),
+        let obtained = match registry::cached(&config.fixed.models, model) {
+            Ok(Some(obtained)) => obtained,
+            Ok(None) => {
+                let (id, source) = (&model.id, model.source.as_deref().unwrap_or_default());
+                report.line(&format!("model {id}: not checked: {source} is not in the cache, `serve` pulls it"));
+                continue;
+            }
+            Err(error) => {
+                report.line(&format!("{error}"));
+                report.fail(error);
+                continue;
+            }
+        };
+        match Engines::Llama.load(&obtained.config, on_disk, &devices, &ProgressSink::default()) {
+            Ok(model) => loaded.push(Loaded { held: obtained.held, ..model }),
             Err(error) => {
                 report.line(&format!("{error}"));
                 report.fail(error);
@@ -140,7 +153,7 @@ fn models(config: &Config, report: &mut Report) {
         }
     }
     if sized.weights.len() < config.live.model.len() {
-        report.line("without the models that failed:");
+        report.line("without the models that failed or are not cached:");
     }
     sized.table().lines().for_each(|line| report.line(line));
     sized.chosen().iter().for_each(|line| report.line(line));

@@ -15,6 +15,7 @@ mod model;
 mod origins;
 mod overrides;
 mod quantity;
+mod registry;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use lost::Lost;
 pub use model::{FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
+pub use registry::Models;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;
 pub use tree::{MisplacedKey, Source, Syntax};

@@ -22,6 +22,7 @@ use crate::metrics::{self, ServerMetrics};
 use crate::placing;
 use crate::policies;
 use crate::progress::{MODELS, ProgressSink};
+use crate::registry::Obtained;
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown;
 use crate::sizing::Room;
@@ -155,8 +156,11 @@ impl Load {
             share: share.clone(),
             tuning: tuning.clone(),
             spawner,
+            cache: config.fixed.models.clone(),
         });
-        let models = weights.iter().enumerate().map(|(number, weights)| manager.start(number, weights));
+        let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
+        let loaded = weights.iter().zip(at_start).enumerate();
+        let models = loaded.map(|(number, (weights, config))| manager.start(number, weights, config));
         let api = Api::new(ApiOptions {
             models: models.collect::<Result<_, _>>()?,
             life: manager.clone(),
@@ -191,7 +195,12 @@ impl Load {
         let load = move || {
             let sink = ProgressSink::of(&readiness);
             let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
-            let models = at_start.map(|model| engines.load(model, digest, &devices, &sink)).collect();
+            let one = |model| {
+                let Obtained { config: model, held } = engines.obtain(&config.fixed.models, model, &sink)?;
+                let loaded = engines.load(&model, digest, &devices, &sink)?;
+                Ok(Loaded { held, ..loaded })
+            };
+            let models = at_start.map(one).collect();
             readiness.set_loading(MODELS, Some("loaded".to_owned()));
             models
         };

@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 
 use self::state::{Origin, Resident, State};
 use crate::cache_plan::CacheShare;
-use crate::config::{LoadKey, ModelConfig};
+use crate::config::{LoadKey, ModelConfig, Models};
 use crate::error::ServerError;
 use crate::start::Starter;
 use crate::tuning::Tuning;
@@ -38,6 +38,8 @@ pub(crate) struct ManagerSetup {
     pub(crate) tuning: watch::Sender<Tuning>,
     /// For the threads of operations.
     pub(crate) spawner: Spawner,
+    /// Where models are pulled to.
+    pub(crate) cache: Models,
 }
 
 /// Owns what is known of all models, and has one thread for each operation.
@@ -69,13 +71,13 @@ impl Manager {
         self.sleepers().into_iter().for_each(|config| self.say_asleep(api, &config));
     }
 
-    /// Starts a model that was loaded with the server. `number`: its number among all models.
+    /// Starts a model that was loaded with the server. `number`: its number among all models; `config`: as it was written.
     ///
     /// # Errors
     /// As [`Starter::start`].
-    pub(crate) fn start(&self, number: usize, weights: &Weights) -> Result<Model, ServerError> {
+    pub(crate) fn start(&self, number: usize, weights: &Weights, config: &ModelConfig) -> Result<Model, ServerError> {
         let started = self.setup.starter.start(number, weights)?;
-        let mut resident = Resident::new(weights.config().clone(), Origin::File);
+        let mut resident = Resident::new(config.clone(), Origin::File);
         resident.hold(number, weights, &started);
         self.setup.files.add(&weights.config().id, &started.model.health, &weights.loaded.mapped_files());
         self.state().residents.insert(weights.config().id.clone(), resident);

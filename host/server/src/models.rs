@@ -31,10 +31,7 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
 
 /// What reads the model's file. Refuses a kind that such a file has none of.
 pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
-    let format = match config.source() {
-        ModelSource::Demo => Format::Gguf,
-        ModelSource::File(path) => Format::of(&path),
-    };
+    let format = Format::of(&config.file_name());
     let wrong = match (format, config.kind.wanted()) {
         (Format::Onnx, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "an ONNX file"),
         (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
@@ -137,6 +134,7 @@ pub(crate) fn load(
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
             tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
         }
+        ModelSource::Remote(source) => Err(not_pulled(&source)),
     }
 }
 
@@ -151,6 +149,7 @@ pub(crate) fn load_again(
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
         ModelSource::File(path) => LoadedModel::from_file(&path, &options),
+        ModelSource::Remote(source) => return Err(not_pulled(&source)),
     };
     loaded.map_err(|error| from_engine(config, error))
 }
@@ -162,11 +161,12 @@ pub(crate) fn no_room(config: &ModelConfig, wanted: u64, available: u64) -> Serv
 
 /// Other weights are where a model was loaded from.
 pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
-    let path = match config.source() {
-        ModelSource::Demo => demo::NAME.into(),
-        ModelSource::File(path) => path,
-    };
-    from_engine(config, EngineLoadError::Replaced { path })
+    from_engine(config, EngineLoadError::Replaced { path: config.file_name() })
+}
+
+/// Whoever loads a model has pulled it before.
+fn not_pulled(source: &str) -> ServerError {
+    ServerError::internal("load", anyhow::anyhow!("{source:?} was not pulled"))
 }
 
 fn options(config: &ModelConfig, digest: bool, placement: Placement, bar: &LoadBar) -> LoadOptions {

@@ -32,7 +32,7 @@ impl ProgressSink {
         })
     }
 
-    fn tell(&self, stage: &'static str, per_cent: u64) {
+    pub(crate) fn tell(&self, stage: &'static str, per_cent: u64) {
         if let Some(tell) = &self.0 {
             tell(stage, per_cent);
         }

@@ -11,14 +11,16 @@ use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
+use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig};
+use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
 use crate::progress::ProgressSink;
+use crate::registry::{self, Obtained};
 
 /// What the fake engines pretend to have been trained for.
 const FAKE_TOKENS: u32 = 8192;
@@ -43,6 +45,8 @@ pub(crate) struct Loaded {
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
     pub(crate) lost_flash: bool,
+    /// Keeps its files in the cache of models, if they lie there.
+    pub(crate) held: Option<Arc<InUse>>,
 }
 
 /// A model with its weights and its sizes, ready to be started.
@@ -102,7 +106,26 @@ impl Engines {
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false })
+        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false, held: None })
+    }
+}
+
+impl Engines {
+    /// A model with the path of its file, pulled if it has a source and is not in the cache.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub(crate) fn obtain(
+        self,
+        models: &Models,
+        config: &ModelConfig,
+        sink: &ProgressSink,
+    ) -> Result<Obtained, ServerError> {
+        match self {
+            // They read no file.
+            Self::Fake => Ok(Obtained { config: config.clone(), held: None }),
+            Self::Llama => registry::obtain(models, config, sink),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
 use super::quantity::{ByteSize, DurationValue};
+use super::registry::Models;
 
 /// Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +17,7 @@ pub struct Fixed {
     /// Serve everybody on any address when no auth policy is in force.
     pub allow_anonymous: bool,
     pub admin: Admin,
+    pub models: Models,
     pub cache: CacheDisk,
     pub limits: ConnectionLimits,
     pub tls: Tls,
@@ -31,6 +33,7 @@ impl Default for Fixed {
             listen: Listen::loopback(8080),
             allow_anonymous: false,
             admin: Admin::default(),
+            models: Models::default(),
             cache: CacheDisk::default(),
             limits: ConnectionLimits::default(),
             tls: Tls::default(),

@@ -148,7 +148,8 @@ impl Sources {
             place(&mut tree, keys, setting)?;
         }
         for (entry, source) in added {
-            if tree.at(&format!("{entry}.path")).is_none() {
+            let has = |key: &str| tree.at(&format!("{entry}.{key}")).is_some();
+            if !has("path") && !has("source") {
                 return Err(ConfigError::NoSuchModel { entry, origin: source });
             }
         }

@@ -8,6 +8,7 @@ use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
 use camshaft_core::sizes::{KvLayout, Wishes};
 use camshaft_engine::{AdapterOptions, FlashAttention, KvType, Numa};
+use camshaft_registry::Source;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,9 @@ pub struct ModelConfig {
     /// The GGUF file, or the ONNX file (its name ends with .onnx). Unset or "demo": the model in the binary.
     #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
     pub path: Option<PathBuf>,
+    /// Where the model is pulled from if it is not in the cache of models, instead of `path`: "hf:ORG/REPO/FILE@REV",
+    /// "https://..." with `sha256`, "ollama:NAME:TAG" or "HOST/NAMESPACE/NAME:TAG".
+    pub source: Option<String>,
     /// SHA-256 digest that the file must have, in hexadecimal. Of a split model: the digest of its parts' digests.
     pub sha256: Option<String>,
     /// Map the file instead of copying it into memory. Faster to start, and processes share the memory; but if the file is
@@ -132,6 +136,7 @@ impl Default for ModelConfig {
         Self {
             id: String::new(),
             path: None,
+            source: None,
             sha256: None,
             mmap: true,
             mlock: false,
@@ -175,6 +180,8 @@ pub enum ModelSource {
     /// The demo model in the binary.
     Demo,
     File(PathBuf),
+    /// Has to be pulled, and has a path then.
+    Remote(String),
 }
 
 /// What a model's file is read by.
@@ -194,10 +201,23 @@ impl Format {
 
 impl ModelConfig {
     pub fn source(&self) -> ModelSource {
-        match &self.path {
-            None => ModelSource::Demo,
-            Some(path) if path.as_os_str() == DEMO => ModelSource::Demo,
-            Some(path) => ModelSource::File(path.clone()),
+        match (&self.path, &self.source) {
+            (None, Some(source)) => ModelSource::Remote(source.clone()),
+            (None, None) => ModelSource::Demo,
+            (Some(path), _) if path.as_os_str() == DEMO => ModelSource::Demo,
+            (Some(path), _) => ModelSource::File(path.clone()),
+        }
+    }
+
+    /// The name of its file, by which its format is known.
+    pub fn file_name(&self) -> PathBuf {
+        match self.source() {
+            ModelSource::Demo => DEMO.into(),
+            ModelSource::File(path) => path,
+            // Checked when the configuration was read.
+            ModelSource::Remote(source) => {
+                Source::parse(&source).map(|source| source.file_name()).unwrap_or_default().into()
+            }
         }
     }
 
@@ -207,6 +227,9 @@ impl ModelConfig {
             self.id = match self.source() {
                 ModelSource::Demo => DEMO.to_owned(),
                 ModelSource::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+                ModelSource::Remote(source) => {
+                    Source::parse(&source).map(|source| source.default_id()).unwrap_or_default()
+                }
             };
         }
         if self.embeddings && self.kind == KindKey::Auto {
@@ -270,6 +293,7 @@ impl ModelConfig {
         self.kind.wanted().or_else(|| match self.source() {
             ModelSource::Demo => Some(ModelKind::Generate),
             ModelSource::File(path) => of_file(path),
+            ModelSource::Remote(_) => of_file(self.file_name()),
         })
     }
 

@@ -194,6 +194,37 @@ fn sizes_and_spans_have_units() {
 }
 
 #[test]
+fn a_model_has_a_path_or_a_source_and_is_called_after_its_file() {
+    let model = |text: &str| file(&format!("[[model]]\n{text}")).map(|config| config.live.model[0].clone());
+    for (source, id) in [
+        ("hf:org/repo/a/x-00001-of-00002.gguf@v1", "x"),
+        ("ollama:me/llama3:8b", "llama3"),
+        ("registry.example.org/me/llama3:8b", "llama3"),
+    ] {
+        let model = model(&format!("source = \"{source}\"")).unwrap();
+        assert_eq!((model.id.as_str(), model.source()), (id, ModelSource::Remote(source.to_owned())));
+    }
+    let digest = "0".repeat(64);
+    assert!(model(&format!("source = \"https://h/x.gguf\"\nsha256 = \"{digest}\"")).is_ok());
+    assert!(model(&format!("source = \"https://h/x.gguf#sha256={digest}\"")).is_ok());
+    for (text, words) in [
+        ("source = \"https://h/x.gguf\"", "needs the file's digest"),
+        ("source = \"hf:a/b/c\"\npath = \"x\"", "path as well"),
+        ("source = \"x.gguf\"", "path is for files"),
+        ("source = \"\"", "must have 1 to 4096 bytes"),
+    ] {
+        let error = model(text).unwrap_err();
+        assert!(error.contains(words) && error.contains("model.0.source"), "{error}");
+    }
+    let flags = Overrides { models: vec!["hf:a/b/c.gguf".into(), "d.gguf".into()], ..Overrides::default() };
+    let models = load(None, &[], &flags).unwrap().live.model;
+    assert_eq!(models[0].source(), ModelSource::Remote("hf:a/b/c.gguf".into()));
+    assert_eq!(models[1].source(), ModelSource::File("d.gguf".into()));
+    let added = load(None, &[], &set(&["model.1.source=ollama:x"])).unwrap().live.model;
+    assert_eq!(added[1].id, "x");
+}
+
+#[test]
 fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     let config = file("[policy]\ndir = \"p\"\n[[model]]\npath = \"m/x.gguf\"").unwrap();
     let dir = std::env::temp_dir();

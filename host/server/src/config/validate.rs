@@ -2,6 +2,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use camshaft_policy::WrongGrant;
+use camshaft_registry::Source;
 
 use super::auto::Auto;
 use super::fixed::{ClientAuth, Fixed};
@@ -9,7 +10,7 @@ use super::keys::Wrong;
 use super::live::Live;
 use super::model::{FlashKey, KindKey, KvLayoutKey, KvTypeKey, ModelConfig};
 use super::telling;
-use super::tree::{Node, Source};
+use super::tree::{Node, Source as Origin};
 use super::whole::Config;
 
 /// Everything that is wrong. `tree` tells what was set from what is a default.
@@ -96,7 +97,7 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
 
 /// Whether a key has a value from somewhere, rather than its default.
 fn is_set(tree: &Node, key: &str) -> bool {
-    !matches!(tree.source(key), None | Some(Source::Default))
+    !matches!(tree.source(key), None | Some(Origin::Default))
 }
 
 fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
@@ -113,6 +114,7 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
         wrong("sha256", format!("must be 64 hexadecimal digits, got {digest:?}"));
     }
     naming(model, earlier, wrong);
+    source(model, wrong);
     let files = [("path", &model.path), ("lora", &model.lora), ("draft-model", &model.draft_model)];
     for (key, path) in files {
         if let Some(path) = path.as_ref().filter(|path| path.as_os_str().as_bytes().contains(&0)) {
@@ -189,6 +191,23 @@ fn naming(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&
     }
     if let Some(fallback) = model.fallback.as_ref().filter(|to| is_bad(to) || **to == model.id || **to == naming.name) {
         wrong("fallback", format!("must be the name of another model, got {fallback:?}"));
+    }
+}
+
+fn source(model: &ModelConfig, wrong: &mut impl FnMut(&str, String)) {
+    let Some(text) = &model.source else { return };
+    if model.path.is_some() {
+        wrong("source", "is set, and path as well: a model has one of them".to_owned());
+    }
+    match Source::parse(text) {
+        Err(error) => wrong("source", format!("{error}")),
+        Ok(Source::Path(_)) => {
+            wrong("source", format!("must be pulled from somewhere, path is for files, got {text:?}"))
+        }
+        Ok(Source::Url { sha256: None, .. }) if model.sha256.is_none() => {
+            wrong("source", "needs the file's digest: sha256, or #sha256=HEX behind the address".to_owned());
+        }
+        Ok(_) => {}
     }
 }
 

@@ -15,9 +15,10 @@ use crate::error::ServerError;
 use crate::machine;
 use crate::placing;
 use crate::progress::ProgressSink;
+use crate::registry::Obtained;
 use crate::sizing::{Room, mib};
 use crate::start::Started;
-use crate::weights::{Engines, Weights};
+use crate::weights::{Engines, Loaded, Weights};
 
 /// How often one who waits looks again.
 const LOOK: Duration = Duration::from_millis(100);
@@ -224,6 +225,9 @@ impl Manager {
     pub(super) fn bring(&self, order: &Order, config: &ModelConfig) -> Result<Brought, String> {
         let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (sink, engines) = (order.sink(), self.setup.engines);
+        // Others may be loaded while this one is pulled.
+        let Obtained { config, held } = engines.obtain(&self.setup.cache, config, &sink).map_err(said)?;
+        let config = &config;
         order.tell("waits for its turn", 0.0);
         let mut having = Some(turn());
         let number = self.promised().next_number();
@@ -234,6 +238,7 @@ impl Manager {
             };
             self.check_file(number, config)?;
             let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
+            let loaded = Loaded { held, ..loaded };
             let weights = loop {
                 let room = Room::beside(self.setup.machine, self.promised().beside(number));
                 let sized = placing::place(&room, &devices, vec![loaded.clone()], self.setup.digest, &sink);

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use crate::config::{self, ModelConfig};
 
-/// Keys whose values belong to the file that `path` names, and not to another one.
-const OF_FILE: [&str; 1] = ["sha256"];
+/// Keys that say which file a model has: another one takes the place of all of them.
+const OF_FILE: [&str; 3] = ["path", "source", "sha256"];
 
 /// What an order says a model is.
 ///
@@ -22,7 +22,7 @@ pub(super) fn read(settings: Map<String, Value>) -> Result<ModelConfig, ModelRef
 pub(super) fn over(before: &ModelConfig, settings: Map<String, Value>) -> Result<ModelConfig, ModelRefusal> {
     let written = serde_json::to_value(before).map_err(|error| ModelRefusal::Invalid(error.to_string()))?;
     let Value::Object(mut all) = written else { return read(settings) };
-    if settings.contains_key("path") {
+    if settings.contains_key("path") || settings.contains_key("source") {
         OF_FILE.iter().for_each(|key| drop(all.remove(*key)));
     }
     all.extend(settings);

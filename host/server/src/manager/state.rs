@@ -1,9 +1,11 @@
 //! What is known of each model that is configured, in memory or not.
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_registry::InUse;
 use crossbeam_channel::{Receiver, TryRecvError};
 use tokio::sync::oneshot;
 
@@ -45,6 +47,8 @@ pub(super) struct Hold {
     pub(super) workers: u32,
     /// Disconnected when nothing of it is in memory any more.
     pub(super) ended: Receiver<Infallible>,
+    /// Keeps its file in the cache of models.
+    _held: Option<Arc<InUse>>,
 }
 
 /// A model, in memory or not.
@@ -84,6 +88,7 @@ impl Hold {
             caching_workers: weights.loaded.caching_workers(),
             workers: weights.loaded.workers(),
             ended: started.ended.clone(),
+            _held: weights.loaded.held.clone(),
         }
     }
 
@@ -177,6 +182,7 @@ impl Resident {
             path: Some(match self.config.source() {
                 ModelSource::Demo => demo::NAME.to_owned(),
                 ModelSource::File(path) => path.display().to_string(),
+                ModelSource::Remote(source) => source,
             }),
             origin: match self.origin {
                 Origin::File => "file",
