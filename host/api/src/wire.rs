@@ -14,5 +14,7 @@ pub(crate) mod nested;
 pub(crate) mod params;
 pub(crate) mod quota_headers;
 pub(crate) mod sse;
+pub(crate) mod tensor_objects;
 pub(crate) mod tensors;
 pub(crate) mod tokens;
+pub(crate) mod written;

@@ -99,22 +99,8 @@ impl Validated for EmbedRequest {
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        ValidateRequest {
-            endpoint: Endpoint::Embedding,
-            model: self.served.model.id.clone(),
-            tenant: context.caller.principal.tenant.clone(),
-            principal: context.caller.principal.name.clone(),
-            marks: draft.marks.clone(),
-            estimated_cost: compute::cost(&self.inputs),
-            body: draft.body.to_owned(),
-            prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
-            max_tokens: 0,
-            max_tokens_set: false,
-            temperature: 0.0,
-            top_p: 1.0,
-            n: 1,
-            stream: false,
-        }
+        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+        validate::question(context, self.target(context), draft, compute::cost(&self.inputs), longest)
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {

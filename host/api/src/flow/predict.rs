@@ -22,7 +22,9 @@ use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::wire::echo::Shown;
 use crate::wire::json::{self, Body};
 use crate::wire::params;
-use crate::wire::tensors::{INPUT, INPUTS, NestedLists, TensorObject, Tensors, Written, read_bytes};
+use crate::wire::tensor_objects::{NestedLists, TensorObject};
+use crate::wire::tensors::{INPUT, INPUTS, Tensors, read_bytes};
+use crate::wire::written::Written;
 
 const MODEL: &str = "model";
 /// What a number of an output takes as text in two places, also while the text grows.
@@ -117,9 +119,9 @@ fn read(context: ParseContext<'_>, text: &str, model: Option<&str>) -> Result<Ac
         }
         body.set(MODEL, model.into());
     }
-    let served = model_of(context, &body)?;
+    let served = model_of(context, &body)?.clone();
     let rows = rows(served.predictor()?, tensors.tensors)?;
-    let request = parse(context, &body, rows)?;
+    let request = parse(context, &body, served, rows)?;
     validate::run(context, body, request)
 }
 
@@ -128,10 +130,8 @@ fn model_of<'a>(context: ParseContext<'a>, body: &Body) -> Result<&'a Arc<Served
     context.api.model_of_kind(name.as_deref(), ModelKind::Predict, context.caller)
 }
 
-fn parse(context: ParseContext<'_>, body: &Body, rows: Rows) -> Result<PredictRequest, FlowError> {
+fn parse(context: ParseContext<'_>, body: &Body, served: Arc<Served>, rows: Rows) -> Result<PredictRequest, FlowError> {
     let fields = body.fields();
-    let served = model_of(context, body)?.clone();
-    served.predictor()?;
     let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
     let seen = [INPUT, INPUTS].map(|name| fields.get(name).cloned()).to_vec();
     Ok(PredictRequest { served, rows, seen, timeout })
@@ -191,7 +191,7 @@ fn rows(model: &PredictBackend, written: Vec<Written>) -> Result<Rows, FlowError
 
 impl Validated for PredictRequest {
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
-        parse(context, body, self.rows.clone())
+        parse(context, body, model_of(context, body)?.clone(), self.rows.clone())
     }
 
     fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
@@ -200,22 +200,7 @@ impl Validated for PredictRequest {
     }
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
-        ValidateRequest {
-            endpoint: Endpoint::Prediction,
-            model: self.served.model.id.clone(),
-            tenant: context.caller.principal.tenant.clone(),
-            principal: context.caller.principal.name.clone(),
-            marks: draft.marks.clone(),
-            estimated_cost: self.rows.rows.into(),
-            body: draft.body.to_owned(),
-            prompt_tokens: 0,
-            max_tokens: 0,
-            max_tokens_set: false,
-            temperature: 0.0,
-            top_p: 1.0,
-            n: 1,
-            stream: false,
-        }
+        validate::question(context, self.target(context), draft, self.rows.rows.into(), 0)
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {

@@ -12,7 +12,7 @@ use crate::flow::api::Api;
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::http::error::ApiError;
-use crate::wire::tensors::SpecObject;
+use crate::wire::tensor_objects::SpecObject;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelObject {

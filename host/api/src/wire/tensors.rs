@@ -1,17 +1,15 @@
-//! Tensors in bodies: read beside the tree of the other fields, and written.
+//! Reads the tensors of a body, beside the tree of its other fields.
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use camshaft_core::tensor::{Datatype, Number, Tensor, TensorSpec, volume};
+use camshaft_core::tensor::Datatype;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeSeq, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::json::{ReadApart, Tree};
 use crate::wire::nested::{AXES, Element, Nested, Reader};
+use crate::wire::written::{Data, Written};
 
 /// The tensor of a model that takes one.
 pub(crate) const INPUT: &str = "input";
@@ -26,93 +24,6 @@ const NUMBER_BYTES: usize = 56;
 /// Upper bound of what reading the tensors of `text` takes, beside what [`crate::wire::json::parsed_bytes`] says.
 pub(crate) fn read_bytes(text: &str) -> usize {
     text.bytes().filter(|&byte| byte == b',' || byte == b'[').count().saturating_add(1).saturating_mul(NUMBER_BYTES)
-}
-
-/// A tensor as a client wrote it.
-#[derive(Debug)]
-pub(crate) struct Written {
-    /// Its path in the body.
-    pub(crate) path: String,
-    /// `None`: the model takes one.
-    pub(crate) name: Option<String>,
-    shape: Option<Vec<usize>>,
-    datatype: Option<Datatype>,
-    data: Data,
-}
-
-#[derive(Debug)]
-enum Data {
-    Numbers(Nested),
-    /// Little-endian bytes.
-    Base64(String),
-}
-
-impl Written {
-    /// The tensor that a model takes, whose numbers have the type `datatype` unless the client names one.
-    ///
-    /// # Errors
-    /// 400: its numbers are not as many as its shape says, or of another type.
-    pub(crate) fn read(self, datatype: Datatype) -> Result<Tensor, RequestError> {
-        let Self { path, shape, data, .. } = self;
-        let datatype = self.datatype.unwrap_or(datatype);
-        let (shape, bytes) = match data {
-            Data::Numbers(Nested { shape: nested, numbers }) => {
-                let shape = shape.unwrap_or(nested);
-                if volume(&shape) != Some(numbers.len()) {
-                    let got = numbers.len();
-                    let message = format!("{path} must have as many numbers as its shape {shape:?} says, got {got}");
-                    return Err(RequestError::field(path, message));
-                }
-                let mut bytes = Vec::with_capacity(numbers.len() * datatype.bytes());
-                let mut wrong = None;
-                let fine = numbers.all(|place, number| {
-                    let is_one = datatype.write(number, &mut bytes);
-                    if !is_one {
-                        wrong = Some((place, number));
-                    }
-                    is_one
-                });
-                if !fine && let Some((place, number)) = wrong {
-                    let number = Shown(&shown(number)).to_string();
-                    let message = format!("number {place} of {path} must be {datatype}, got {number}");
-                    return Err(RequestError::field(path, message));
-                }
-                (shape, bytes)
-            }
-            Data::Base64(text) => {
-                let Some(shape) = shape else {
-                    let path = format!("{path}.shape");
-                    return Err(RequestError::field(path.clone(), format!("{path} is required beside data in base64")));
-                };
-                let bytes = STANDARD.decode(text).map_err(|error| {
-                    RequestError::field(format!("{path}.data"), format!("{path}.data is not base64: {error}"))
-                })?;
-                (shape, bytes)
-            }
-        };
-        Tensor::new(datatype, shape, bytes)
-            .map_err(|error| RequestError::field(path.clone(), format!("{path}: {error}")))
-    }
-
-    /// What policies see in its place.
-    pub(crate) fn summary(&self) -> Value {
-        let shape = match (&self.shape, &self.data) {
-            (Some(shape), _) => Some(shape),
-            (None, Data::Numbers(nested)) => Some(&nested.shape),
-            (None, Data::Base64(_)) => None,
-        };
-        json!({"shape": shape, "datatype": self.datatype})
-    }
-}
-
-fn shown(number: Number) -> String {
-    match number {
-        Number::Bool(number) => number.to_string(),
-        Number::Unsigned(number) => number.to_string(),
-        Number::Signed(number) => number.to_string(),
-        Number::Single(number) => number.to_string(),
-        Number::Double(number) => number.to_string(),
-    }
 }
 
 /// The tensors of a body.
@@ -392,110 +303,6 @@ impl<'de> Visitor<'de> for Several<'_, '_> {
                 value.insert("name".to_owned(), name.into());
             }
             summary.push(value);
-        }
-    }
-}
-
-/// What a model takes or gives, for clients.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct SpecObject {
-    name: String,
-    /// -1: any length.
-    shape: Vec<i64>,
-    datatype: Datatype,
-}
-
-impl From<&TensorSpec> for SpecObject {
-    fn from(spec: &TensorSpec) -> Self {
-        Self { name: spec.name.clone(), shape: spec.dimensions(), datatype: spec.datatype }
-    }
-}
-
-/// A tensor with its shape and its type; its numbers are one list.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct TensorObject<'a> {
-    shape: &'a [usize],
-    datatype: Datatype,
-    data: Flat<'a>,
-}
-
-impl<'a> From<&'a Tensor> for TensorObject<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Self { shape: tensor.shape(), datatype: tensor.datatype(), data: Flat(tensor) }
-    }
-}
-
-#[derive(Debug)]
-struct Flat<'a>(&'a Tensor);
-
-impl Serialize for Flat<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let numbers = self.0.numbers();
-        let mut list = serializer.serialize_seq(Some(numbers.len()))?;
-        for number in numbers {
-            list.serialize_element(&Plain(number))?;
-        }
-        list.end()
-    }
-}
-
-/// A tensor as nested lists.
-#[derive(Debug)]
-pub(crate) struct NestedLists<'a> {
-    tensor: &'a Tensor,
-}
-
-impl<'a> NestedLists<'a> {
-    pub(crate) fn of(tensor: &'a Tensor) -> Self {
-        Self { tensor }
-    }
-}
-
-impl Serialize for NestedLists<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let numbers = std::cell::RefCell::new(self.tensor.numbers());
-        let mut next = || numbers.borrow_mut().next();
-        Level { shape: self.tensor.shape(), next: std::cell::RefCell::new(&mut next) }.serialize(serializer)
-    }
-}
-
-/// The lists of one axis and those within.
-struct Level<'a, 'n> {
-    shape: &'a [usize],
-    next: std::cell::RefCell<&'n mut dyn FnMut() -> Option<Number>>,
-}
-
-impl Serialize for Level<'_, '_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut next = self.next.borrow_mut();
-        let Some((&length, inner)) = self.shape.split_first() else {
-            return (next)().map(Plain).serialize(serializer);
-        };
-        let mut list = serializer.serialize_seq(Some(length))?;
-        for _ in 0..length {
-            let next = std::cell::RefCell::new(&mut **next as &mut dyn FnMut() -> Option<Number>);
-            list.serialize_element(&Level { shape: inner, next })?;
-        }
-        list.end()
-    }
-}
-
-/// A number; one that JSON cannot write, as a string, as it is read.
-struct Plain(Number);
-
-impl Serialize for Plain {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Number::Bool(number) => serializer.serialize_bool(number),
-            Number::Unsigned(number) => serializer.serialize_u64(number),
-            Number::Signed(number) => serializer.serialize_i64(number),
-            Number::Single(number) if number.is_finite() => serializer.serialize_f32(number),
-            Number::Double(number) if number.is_finite() => serializer.serialize_f64(number),
-            number => serializer.serialize_str(match number.to_f64() {
-                number if number.is_nan() => "NaN",
-                number if number > 0.0 => "Infinity",
-                _ => "-Infinity",
-            }),
         }
     }
 }

@@ -1,7 +1,9 @@
+use camshaft_core::tensor::{Number, Tensor};
 use serde_json::json;
 
 use super::*;
 use crate::wire::json::parse_with;
+use crate::wire::tensor_objects::{NestedLists, TensorObject};
 
 fn read(body: &Value) -> Result<(Map<String, Value>, Vec<Written>), String> {
     let mut tensors = Tensors::default();
