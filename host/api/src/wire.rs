@@ -11,6 +11,7 @@ pub(crate) mod lists;
 pub(crate) mod merge_patch;
 pub(crate) mod messages;
 pub(crate) mod nested;
+pub(crate) mod open_inference;
 pub(crate) mod params;
 pub(crate) mod quota_headers;
 pub(crate) mod sse;

@@ -51,7 +51,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let timeout = request.timeout.or(from_header);
     let model = request.served.model.id.clone();
-    let asked = Asked { model: &model, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
+    let asked = Asked { model: &model, jobs: &embedder.jobs, inputs: request.inputs, priority, unit: None, timeout };
     let vectors = compute::compute(&mut incoming, asked).await?;
     let render = move |share| {
         let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, tokens);

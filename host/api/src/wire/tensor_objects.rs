@@ -32,7 +32,7 @@ impl<'a> From<&'a Tensor> for TensorObject<'a> {
 }
 
 #[derive(Debug)]
-struct Flat<'a>(&'a Tensor);
+pub(crate) struct Flat<'a>(pub(crate) &'a Tensor);
 
 impl Serialize for Flat<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,4 +1,5 @@
 //! A tensor as a client wrote it, until it is known which one the model takes.
+use axum::body::Bytes;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use camshaft_core::tensor::{Datatype, Number, Tensor, volume};
@@ -6,7 +7,10 @@ use serde_json::{Value, json};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
-use crate::wire::nested::Nested;
+use crate::wire::nested::{Nested, Numbers};
+
+/// The parameter of a tensor whose bytes are behind the JSON: how many.
+pub(super) const BINARY_SIZE: &str = "binary_data_size";
 
 /// A tensor as a client wrote it.
 #[derive(Debug)]
@@ -25,6 +29,9 @@ pub(super) enum Data {
     Numbers(Nested),
     /// Little-endian bytes.
     Base64(String),
+    /// How many of the bytes behind the JSON are its own.
+    Behind(usize),
+    Bytes(Bytes),
 }
 
 impl Written {
@@ -44,15 +51,7 @@ impl Written {
                     return Err(RequestError::field(path, message));
                 }
                 let mut bytes = Vec::with_capacity(numbers.len() * datatype.bytes());
-                let mut wrong = None;
-                let fine = numbers.all(|place, number| {
-                    let is_one = datatype.write(number, &mut bytes);
-                    if !is_one {
-                        wrong = Some((place, number));
-                    }
-                    is_one
-                });
-                if !fine && let Some((place, number)) = wrong {
+                if let Err((place, number)) = write(&numbers, datatype, &mut bytes) {
                     let number = Shown(&shown(number)).to_string();
                     let message = format!("number {place} of {path} must be {datatype}, got {number}");
                     return Err(RequestError::field(path, message));
@@ -69,6 +68,9 @@ impl Written {
                 })?;
                 (shape, bytes)
             }
+            // Nobody has given it its bytes: there were none.
+            Data::Behind(_) => (shape.unwrap_or_default(), Vec::new()),
+            Data::Bytes(bytes) => (shape.unwrap_or_default(), bytes.to_vec()),
         };
         Tensor::new(datatype, shape, bytes)
             .map_err(|error| RequestError::field(path.clone(), format!("{path}: {error}")))
@@ -79,18 +81,66 @@ impl Written {
         let shape = match (&self.shape, &self.data) {
             (Some(shape), _) => Some(shape),
             (None, Data::Numbers(nested)) => Some(&nested.shape),
-            (None, Data::Base64(_)) => None,
+            (None, Data::Base64(_) | Data::Behind(_) | Data::Bytes(_)) => None,
         };
         json!({"shape": shape, "datatype": self.datatype})
     }
 }
 
+/// Appends all numbers. Fails with the place of one that the type does not have.
+fn write(numbers: &Numbers, datatype: Datatype, bytes: &mut Vec<u8>) -> Result<(), (usize, Number)> {
+    let mut wrong = None;
+    numbers.all(|place, number| {
+        if !datatype.write(number, bytes) {
+            wrong = Some((place, number));
+        }
+        wrong.is_none()
+    });
+    let Some((place, number)) = wrong else { return Ok(()) };
+    // Beside one with a fraction, whole numbers are read as floating-point ones: that one is at fault.
+    let mut fraction = None;
+    if let Numbers::Floats(floats) = numbers
+        && number.to_f64().fract() == 0.0
+    {
+        fraction =
+            floats.iter().position(|number| number.fract() != 0.0).map(|place| (place, Number::Double(floats[place])));
+    }
+    Err(fraction.unwrap_or((place, number)))
+}
+
+/// Gives the tensors that say so their bytes, which come one after the other behind the JSON of a body.
+///
+/// # Errors
+/// 400: they are not as many as the tensors say together.
+pub(crate) fn attach(tensors: &mut [Written], tail: &Bytes) -> Result<(), RequestError> {
+    let mut at = 0usize;
+    for tensor in tensors {
+        let Data::Behind(size) = tensor.data else { continue };
+        let (left, begin) = (tail.len() - at, at);
+        let Some(end) = at.checked_add(size).filter(|&end| end <= tail.len()) else {
+            let path = format!("{}.parameters.{BINARY_SIZE}", tensor.path);
+            let message = format!("{path} must be at most {left}, the bytes that are left behind the JSON, got {size}");
+            return Err(RequestError::field(path, message));
+        };
+        at = end;
+        tensor.data = Data::Bytes(tail.slice(begin..end));
+    }
+    match tail.len() - at {
+        0 => Ok(()),
+        left => {
+            let message = format!("{left} bytes behind the JSON belong to no input: {BINARY_SIZE} of all is {at}");
+            Err(RequestError::field(BINARY_SIZE, message))
+        }
+    }
+}
+
+/// As JSON writes it: floating-point numbers with a point or an exponent, so that they differ from integers.
 fn shown(number: Number) -> String {
     match number {
         Number::Bool(number) => number.to_string(),
         Number::Unsigned(number) => number.to_string(),
         Number::Signed(number) => number.to_string(),
-        Number::Single(number) => number.to_string(),
-        Number::Double(number) => number.to_string(),
+        Number::Single(number) => format!("{number:?}"),
+        Number::Double(number) => format!("{number:?}"),
     }
 }
