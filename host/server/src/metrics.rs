@@ -21,6 +21,7 @@ pub(crate) struct ServerMetrics {
     running: IntGaugeVec,
     queue_duration: HistogramVec,
     batch_tokens: HistogramVec,
+    batch_requests: HistogramVec,
     kv_tokens: GaugeVec,
     kv_usage: GaugeVec,
     worker_up: IntGaugeVec,
@@ -44,6 +45,8 @@ pub(crate) struct QueueMetrics {
     waiting: IntGauge,
     running: IntGauge,
     pub(crate) duration: Histogram,
+    /// Requests of a batch.
+    pub(crate) batch: Histogram,
 }
 
 /// Handles of one model's pool.
@@ -186,7 +189,12 @@ impl ServerMetrics {
             )?,
             running: gauge("camshaft_requests_running", "Requests that a worker computes", model)?,
             queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
-            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
+            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches.clone())?,
+            batch_requests: families.histogram(
+                "camshaft_batch_requests",
+                "Requests of one batch of an embedding or tensor model",
+                batches,
+            )?,
             kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
             kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
             worker_up: gauge("camshaft_worker_up", "Whether the worker runs", worker)?,
@@ -233,6 +241,7 @@ impl ServerMetrics {
             waiting: self.waiting.with_label_values(&[model]),
             running: self.running.with_label_values(&[model]),
             duration: self.queue_duration.with_label_values(&[model]),
+            batch: self.batch_requests.with_label_values(&[model]),
         }
     }
 
