@@ -41,8 +41,8 @@ pub(crate) struct Dependence {
 /// # Errors
 /// The first operator of which that is not certain.
 pub(crate) fn prove(model: &TypedModel, rows: &Symbol) -> Result<(), Dependence> {
-    let inputs = model.inputs.iter().map(|_| Rows::Along(0)).collect();
-    let outputs = follow(model, inputs, rows)?;
+    let inputs: Vec<Rows> = model.inputs.iter().map(|_| Rows::Along(0)).collect();
+    let outputs = follow(model, &inputs, rows)?;
     match outputs.iter().position(|&output| output != Rows::Along(0)) {
         None => Ok(()),
         Some(output) => Err(dependence(model, model.outputs.get(output).map_or(0, |outlet| outlet.node))),
@@ -56,7 +56,7 @@ fn dependence(model: &TypedModel, node: usize) -> Dependence {
 }
 
 /// Where the rows of the outputs are, given those of the inputs.
-fn follow(model: &TypedModel, inputs: Vec<Rows>, rows: &Symbol) -> Result<Vec<Rows>, Dependence> {
+fn follow(model: &TypedModel, inputs: &[Rows], rows: &Symbol) -> Result<Vec<Rows>, Dependence> {
     let mut known: Vec<Vec<Rows>> = vec![Vec::new(); model.nodes.len()];
     let unsure = |node| move || dependence(model, node);
     for node in model.eval_order().map_err(|_| dependence(model, 0))? {
@@ -323,7 +323,7 @@ fn scanned(op: &Scan, inputs: &[Value<'_>], outputs: usize, rows: &Symbol) -> Op
     let given: Vec<Rows> = op.input_mapping.iter().zip(inputs).map(inner).collect::<Option<_>>()?;
     let states = op.input_mapping.iter().zip(&given).filter(|(mapping, _)| mapping.is_state()).map(|(_, &at)| at);
     let states: Vec<Rows> = states.collect();
-    let gives = follow(&op.body, given, rows).ok()?;
+    let gives = follow(&op.body, &given, rows).ok()?;
     // What a step leaves to the next one is as what the first one begins with.
     let left = op.output_mapping.iter().zip(&gives).filter(|(mapping, _)| mapping.state).map(|(_, &at)| at);
     if left.collect::<Vec<_>>() != states || op.output_mapping.len() != gives.len() {

@@ -83,7 +83,7 @@ impl TensorModel {
     /// The runtime says why it cannot compute these numbers.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
         let inputs = inputs.iter().map(|input| to_runtime(&[input])).collect::<Result<_, _>>()?;
-        self.compute(inputs)?.iter().map(|output| from_runtime(output)).collect()
+        self.compute(inputs)?.iter().map(from_runtime).collect()
     }
 
     /// Computes several requests at once, whose tensors differ in the lengths of their first axes alone. Returns what each of them

@@ -167,10 +167,10 @@ pub(crate) async fn show(
     request: Request,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    let served = api.model_for(&id, &caller).or_else(|error| {
+    let served = api.model_for(&id, &caller).map_err(|error| {
         let posts = id.strip_suffix(PREDICT_SUFFIX).is_some_and(|id| api.model_for(id, &caller).is_ok());
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        Err(if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() })
+        if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() }
     })?;
     Ok(Json(ModelDetails::from(&served.model)))
 }

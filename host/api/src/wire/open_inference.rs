@@ -193,7 +193,7 @@ impl<'a> From<&Output<'a>> for OutputObject<'a> {
             shape: tensor.shape(),
             datatype: tensor.datatype(),
             parameters: binary.then(|| BinarySize { binary_data_size: tensor.bytes().len() }),
-            data: (!binary).then(|| Flat(tensor)),
+            data: (!binary).then_some(Flat(tensor)),
         }
     }
 }
