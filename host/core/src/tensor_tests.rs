@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 fn tensor(shape: &[usize]) -> Tensor {
