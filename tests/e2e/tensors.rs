@@ -5,6 +5,7 @@ use camshaft_tests::{Request, Response, Setup, api_keys, plugin};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
+use crate::openai::{clients, run_in};
 
 const PREDICT: &str = "/predict";
 
@@ -117,6 +118,7 @@ fn what_the_model_does_not_take_is_refused_with_input_axis_and_both_values() {
     assert_eq!(bad(&other)["param"], "model");
     assert_eq!(server.client.post("/v1/models/none/predict", &json!({})).status, 404);
     assert_eq!(server.client.post("/v1/models/linear", &json!({})).status, 405);
+    assert_eq!(server.client.post("/v1/models/x", &json!({})).status, 404);
     for (path, body) in [
         ("/v1/completions", json!({"model": "linear", "prompt": "x"})),
         ("/v1/chat/completions", json!({"model": "linear", "messages": [{"role": "user", "content": "x"}]})),
@@ -263,4 +265,44 @@ fn files_and_settings_that_no_tensor_model_has_are_refused_by_name() {
     check(odd("cut.onnx"), 65, &["cut.onnx", "is no ONNX model"]);
     check(odd("directory.onnx"), 66, &["directory.onnx"]);
     check(odd("pipe.onnx"), 66, &["pipe.onnx", "not a regular file"]);
+}
+
+#[test]
+fn the_triton_python_client_infers_describes_and_raises_its_own_exceptions() {
+    let keys = api_keys(&[("sk-good", "")]);
+    let mut server = setup(&["linear", "lookup", "two", "slow"])
+        .component("auth", "10-api-keys", &plugin("auth-api-keys"), &keys)
+        .start();
+    let address = server.client.address.to_string();
+    run_in(&clients().join("triton"), "triton-venv", "triton_client.py", &[&address, "sk-good"]);
+    server.assert_runs();
+}
+
+#[test]
+fn requests_of_several_clients_are_computed_together_and_the_log_says_whether_a_model_allows_it() {
+    let server = Setup::new().config(&format!("{}batch-size = 64\nbatch-window = \"1s\"\n", model("slow"))).start();
+    let log = server.settled_log();
+    assert!(log.contains("in batches"), "{log}");
+    let row = |client: usize| (0..2000).map(|at| (client * at % 7) as f64).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                let alone = server.client.ask(PREDICT, &json!({"input": [row(client)]}));
+                for _ in 0..5 {
+                    let answer = server.client.ask(PREDICT, &json!({"input": [row(client)]}));
+                    let (got, first) = (&answer["outputs"]["s300"]["data"], &alone["outputs"]["s300"]["data"]);
+                    let pairs = got.as_array().unwrap().iter().zip(first.as_array().unwrap());
+                    for (got, first) in pairs {
+                        let (got, first) = (got.as_f64().unwrap(), first.as_f64().unwrap());
+                        assert!((got - first).abs() <= 1e-5, "{got} {first}");
+                    }
+                }
+            });
+        }
+    });
+    let metrics = server.metrics();
+    let (sum, count) =
+        (metrics.count("camshaft_batch_requests_sum", &[]), metrics.count("camshaft_batch_requests_count", &[]));
+    assert!(sum == 48.0 && count < sum, "{sum} requests in {count} batches");
 }

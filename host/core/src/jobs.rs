@@ -60,6 +60,7 @@ pub struct BatchLimits {
     pub size: u32,
     /// Maximum inputs of a batch.
     pub inputs: usize,
-    /// How long the oldest input waits for others to join its batch, unless the model is idle.
+    /// How long the oldest input waits for others to join its batch, unless the model is idle, or as many requests wait as its last
+    /// batch was of.
     pub window: Duration,
 }

@@ -167,38 +167,6 @@ impl Tensor {
     pub fn is_finite(&self) -> bool {
         self.numbers().all(|number| number.to_f64().is_finite())
     }
-
-    /// Joins tensors of one type along their first axis; their other axes are equal. `None`: they are not, or there are none.
-    pub fn stack<'a>(tensors: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
-        let mut tensors = tensors.into_iter();
-        let mut all = tensors.next()?.clone();
-        all.shape.first()?;
-        for tensor in tensors {
-            if tensor.datatype != all.datatype || tensor.shape.get(1..) != all.shape.get(1..) {
-                return None;
-            }
-            all.shape[0] += tensor.shape[0];
-            all.bytes.extend_from_slice(&tensor.bytes);
-        }
-        Some(all)
-    }
-
-    /// Takes it apart along its first axis into tensors of so many rows. `None`: it has another number of rows.
-    pub fn split(&self, rows: &[usize]) -> Option<Vec<Self>> {
-        let (&all, others) = self.shape.split_first()?;
-        if rows.iter().sum::<usize>() != all {
-            return None;
-        }
-        let row_bytes = self.bytes.len().checked_div(all).unwrap_or(0);
-        let mut rest = self.bytes.as_slice();
-        let part = |&rows: &usize| {
-            let (bytes, after) = rest.split_at(rows * row_bytes);
-            rest = after;
-            let shape = [&[rows], others].concat();
-            Self { datatype: self.datatype, shape, bytes: bytes.to_vec() }
-        };
-        Some(rows.iter().map(part).collect())
-    }
 }
 
 /// A number of a tensor, as exact as its type.

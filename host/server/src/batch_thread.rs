@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_api::{Jobs, PendingJob, Work, jobs};
-use camshaft_core::jobs::queue::{BatchInput, JobQueue};
+use camshaft_core::jobs::queue::{BatchInput, JobId, JobQueue};
 use camshaft_core::jobs::{BatchModel, Input, InputError};
 use camshaft_core::message::WorkerError;
 use crossbeam_channel::{Sender, after, never, select};
@@ -142,6 +142,10 @@ impl<M: BatchModel, F> BatchService<M, F> {
         }
         let waited = self.on_board.iter().filter_map(|input| input.waited);
         waited.for_each(|waited| self.metrics.duration.observe(waited.as_secs_f64()));
+        let mut requests: Vec<JobId> = self.on_board.iter().map(|input| input.job).collect();
+        requests.sort_unstable();
+        requests.dedup();
+        self.metrics.batch.observe(requests.len() as f64);
         self.publish();
         let inputs: Vec<M::Input> = self.on_board.iter().map(|input| input.input.clone()).collect();
         model.set_threads(self.seat.begin());

@@ -20,6 +20,7 @@ pub(crate) struct ServerMetrics {
     running: GaugeVec,
     queue_duration: HistogramVec,
     batch_tokens: HistogramVec,
+    batch_requests: HistogramVec,
     kv_tokens: GaugeVec,
     kv_usage: GaugeVec,
     /// Not exported: what `kv_tokens` and `kv_usage` are made from.
@@ -71,6 +72,8 @@ pub(crate) struct QueueMetrics {
     waiting: Part,
     running: Part,
     pub(crate) duration: Histogram,
+    /// Requests of a batch.
+    pub(crate) batch: Histogram,
 }
 
 /// Handles of one model's pool.
@@ -215,7 +218,12 @@ impl ServerMetrics {
             )?,
             running: families.float("camshaft_requests_running", "Requests that a worker computes", model)?,
             queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
-            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
+            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches.clone())?,
+            batch_requests: families.histogram(
+                "camshaft_batch_requests",
+                "Requests of one batch of an embedding or tensor model",
+                batches,
+            )?,
             kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
             kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
             kv_sums: GaugeVec::new(Opts::new("kv", "Used and total"), &["model", "of"])?,
@@ -267,6 +275,7 @@ impl ServerMetrics {
             waiting: Part::new(self.waiting.with_label_values(&[model])),
             running: Part::new(self.running.with_label_values(&[model])),
             duration: self.queue_duration.with_label_values(&[model]),
+            batch: self.batch_requests.with_label_values(&[model]),
         }
     }
 

@@ -16,9 +16,10 @@ use crate::tensors;
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
+    let tensors = || ("compute tensors", of_predictors(config));
     let others = match kind {
-        ModelKind::Generate => vec![embed],
-        ModelKind::Embed => vec![generate],
+        ModelKind::Generate => vec![embed, tensors()],
+        ModelKind::Embed => vec![generate, tensors()],
         ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
     for (of, settings) in others {
@@ -88,6 +89,15 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
         ("step-target", (config.step_target != usual.step_target).then(|| config.step_target.to_string())),
         ("draft-model", shown(&config.draft_model)),
         ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
+    ]
+}
+
+/// The same, of tensor models.
+fn of_predictors(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let usual = ModelConfig::default();
+    vec![
+        ("batch-size", (config.batch_size != usual.batch_size).then(|| config.batch_size.to_string())),
+        ("batch-window", (config.batch_window != usual.batch_window).then(|| config.batch_window.to_string())),
     ]
 }
 
@@ -285,6 +295,8 @@ mod tests {
             (&generates[..1], ModelKind::Generate, ModelKind::Predict),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
+            (&["batch-size = 4", "batch-window = \"0ms\""][..], ModelKind::Predict, ModelKind::Embed),
+            (&["batch-size = 4", "batch-window = \"5ms\""][..], ModelKind::Predict, ModelKind::Generate),
             (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {

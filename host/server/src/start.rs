@@ -308,13 +308,13 @@ impl Starter {
         let config = weights.config();
         let id = &config.id;
         let make = {
-            let model = model.clone();
-            move || Ok(Predictor::new(model.clone()))
+            let (model, rows, window) = (model.clone(), config.batch_size, config.batch_window.0);
+            move || Ok(Predictor::new(model.clone(), rows, window))
         };
         let (jobs, ()) = self.start_batches(weights, "predictor", beginning, |_: &Predictor| (), make)?;
-        let Facts { format, backend, name, parameters, bytes } = model.facts.clone();
-        let (workers, rows) = (config.workers, model.signature.rows);
-        tracing::info!(model = id, name, format, backend, parameters, workers, rows, "tensor model loaded");
+        let Facts { format, backend, name, parameters, bytes, joining } = model.facts.clone();
+        let (workers, requests) = (config.workers, joining.to_string());
+        tracing::info!(model = id, name, format, backend, parameters, workers, requests, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
         let (signature, computing) = (model.signature.clone(), model.clone());
         let backend = Backend::Predict(PredictBackend { jobs, info, signature, computing });

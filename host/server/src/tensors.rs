@@ -2,6 +2,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
 use camshaft_engine::EngineLoadError;
@@ -58,6 +59,6 @@ impl ReadModel {
 pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
     let model = read(path)?.load()?;
     // A model may not take the numbers that are tried. What ends the process would end the server, too.
-    let _ = Predictor::new(model.into()).warm_up();
+    let _ = Predictor::new(model.into(), 1, Duration::ZERO).warm_up();
     Ok(())
 }

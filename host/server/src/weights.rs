@@ -208,7 +208,7 @@ impl Loaded {
             WeightsSource::Tensors { model, .. } => ModelNeeds {
                 generates,
                 workers: self.workers(),
-                weights: model.memory_bytes(self.workers()),
+                weights: model.memory_bytes(self.workers(), self.config.batch_size),
                 input_weights: 0,
                 trained_tokens: 1,
                 kv_token: 0,

@@ -1,6 +1,7 @@
 //! In the place of the runtime where it was left out: nothing can be loaded.
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed};
@@ -18,7 +19,7 @@ pub struct TensorModel {
 }
 
 impl TensorModel {
-    pub fn memory_bytes(&self, _: u32) -> u64 {
+    pub fn memory_bytes(&self, _: u32, _: u32) -> u64 {
         match self.never {}
     }
 }
@@ -46,7 +47,7 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    pub fn new(model: Arc<TensorModel>) -> Self {
+    pub fn new(model: Arc<TensorModel>, _: u32, _: Duration) -> Self {
         Self { model }
     }
 }

@@ -9,6 +9,8 @@ mod facts;
 
 #[cfg(not(feature = "onnx"))]
 mod absent;
+#[cfg(feature = "onnx")]
+mod independence;
 #[cfg(all(test, feature = "onnx"))]
 mod made;
 #[cfg(feature = "onnx")]
@@ -21,7 +23,7 @@ mod runtime;
 #[cfg(not(feature = "onnx"))]
 pub use absent::{Predictor, TensorModel, load};
 pub use error::TensorLoadError;
-pub use facts::Facts;
+pub use facts::{Facts, Joining};
 #[cfg(feature = "onnx")]
 pub use onnx::load;
 #[cfg(feature = "onnx")]

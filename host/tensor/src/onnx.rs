@@ -12,7 +12,8 @@ use tract_onnx::tract_hir::infer::{DimFact, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{Factoid, InferenceModelExt, TDim};
 
 use crate::error::TensorLoadError;
-use crate::facts::Facts;
+use crate::facts::{Facts, Joining};
+use crate::independence::{self, Dependence};
 use crate::runtime::{TensorModel, quietly, to_datatype};
 
 const FORMAT: &str = "onnx";
@@ -45,10 +46,12 @@ fn read(file: &mut dyn Read) -> Result<TensorModel, TensorLoadError> {
     }
     let mut model = onnx.model_for_proto_model(&proto).map_err(not_prepared)?;
     let symbols = name_axes(&mut model)?;
-    let model = model.into_typed().and_then(|model| model.into_optimized()).map_err(not_prepared)?;
+    let model = model.into_typed().and_then(|model| model.into_decluttered()).map_err(not_prepared)?;
+    let plain = model.clone();
+    let model = model.into_optimized().map_err(not_prepared)?;
     bounded(&model, &symbols)?;
     let signature = signature(&model)?;
-    let facts = facts(graph);
+    let facts = facts(graph, joining(&plain, &signature, &symbols));
     let plan = model.into_runnable().map_err(not_prepared)?;
     Ok(TensorModel { facts, signature, plan, symbols })
 }
@@ -155,7 +158,23 @@ fn spec(model: &TypedModel, what: &'static str, outlet: OutletId) -> Result<Tens
     Ok(TensorSpec { name, datatype, shape: fact.shape.iter().map(axis).collect() })
 }
 
-fn facts(graph: &GraphProto) -> Facts {
+/// Whether requests may be computed together, as far as that is certain.
+fn joining(model: &TypedModel, signature: &Signature, symbols: &[Vec<Option<Symbol>>]) -> Joining {
+    let rows = symbols.first().and_then(|axes| axes.first()).and_then(Option::as_ref).filter(|_| signature.rows);
+    let Some(rows) = rows else {
+        let why = "its inputs and outputs do not have the same first axis of any length".to_owned();
+        return Joining::OneAtATime { why };
+    };
+    match independence::prove(model, rows) {
+        Ok(()) => Joining::Proven,
+        Err(Dependence { operator, node }) => {
+            let why = format!("rows may depend on each other at operator {operator} (node {node})");
+            Joining::OneAtATime { why }
+        }
+    }
+}
+
+fn facts(graph: &GraphProto, joining: Joining) -> Facts {
     let numbers = |dims: &[i64]| {
         let dims: Vec<usize> = dims.iter().map(|&length| usize::try_from(length).unwrap_or(0)).collect();
         volume(&dims).unwrap_or(0) as u64
@@ -165,5 +184,5 @@ fn facts(graph: &GraphProto) -> Facts {
         let datum = DataType::try_from(tensor.data_type).ok().and_then(|datatype| DatumType::try_from(datatype).ok());
         numbers(&tensor.dims).saturating_mul(datum.map_or(1, |datum| datum.size_of() as u64))
     });
-    Facts { format: FORMAT, backend: BACKEND, name: graph.name.clone(), parameters, bytes: bytes.sum() }
+    Facts { format: FORMAT, backend: BACKEND, name: graph.name.clone(), parameters, bytes: bytes.sum(), joining }
 }

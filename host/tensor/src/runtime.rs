@@ -1,4 +1,5 @@
 //! A model that is ready to be computed, and the memory that this takes.
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
@@ -81,11 +82,35 @@ impl TensorModel {
     /// # Errors
     /// The runtime says why it cannot compute these numbers.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-        let inputs = inputs.iter().map(to_runtime).collect::<Result<TVec<TValue>, String>>()?;
+        let inputs = inputs.iter().map(|input| to_runtime(&[input])).collect::<Result<_, _>>()?;
+        self.compute(inputs)?.iter().map(from_runtime).collect()
+    }
+
+    /// Computes several requests at once, whose tensors differ in the lengths of their first axes alone. Returns what each of them
+    /// gets. Only of a model whose rows are computed each by itself.
+    ///
+    /// # Errors
+    /// As [`TensorModel::run`]; one of them is at fault, perhaps.
+    pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
+        let stacked = |input: usize| {
+            let parts: Option<Vec<&Tensor>> = requests.iter().map(|request| request.get(input)).collect();
+            to_runtime(&parts.ok_or_else(|| format!("a request without its input {input}"))?)
+        };
+        let inputs = (0..self.signature.inputs.len()).map(stacked).collect::<Result<_, _>>()?;
+        let rows: Vec<usize> = requests.iter().map(|request| rows_of(request)).collect();
+        let mut answers: Vec<Vec<Tensor>> = requests.iter().map(|_| Vec::new()).collect();
+        for output in &self.compute(inputs)? {
+            for (answer, tensor) in answers.iter_mut().zip(split(output, &rows)?) {
+                answer.push(tensor);
+            }
+        }
+        Ok(answers)
+    }
+
+    fn compute(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, String> {
         // Numbers that index something may have it panic. Each run has a state of its own, which is gone then.
         let run = quietly(|| self.plan.run(inputs)).ok_or_else(|| OUT_OF_RANGE.to_owned())?;
-        let outputs = run.map_err(|error| format!("{error:#}"))?;
-        outputs.iter().map(from_runtime).collect()
+        run.map_err(|error| format!("{error:#}"))
     }
 }
 
@@ -137,24 +162,69 @@ pub(crate) fn to_datatype(datum: DatumType) -> Option<Datatype> {
     Datatype::ALL.into_iter().find(|&datatype| to_datum(datatype) == datum)
 }
 
-fn to_runtime(tensor: &Tensor) -> Result<TValue, String> {
-    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(tensor.datatype()), tensor.shape());
-    let mut made = made.map_err(|error| format!("{error:#}"))?;
-    let bytes = made.as_bytes_mut();
-    if bytes.len() != tensor.bytes().len() {
-        return Err(format!("a tensor of {} bytes became one of {}", tensor.bytes().len(), bytes.len()));
+/// Rows of a request: the length of the first axis of its tensors.
+pub(crate) fn rows_of(request: &[Tensor]) -> usize {
+    request.first().and_then(|tensor| tensor.shape().first()).copied().unwrap_or(0)
+}
+
+/// One tensor of several, one after the other along their first axes.
+fn to_runtime(parts: &[&Tensor]) -> Result<TValue, String> {
+    let Some((first, others)) = parts.split_first() else { return Err("a tensor of nothing".to_owned()) };
+    let mut shape = first.shape().to_vec();
+    for part in others {
+        let (length, added) = (shape.first_mut(), part.shape().first());
+        let (Some(length), Some(added)) = (length, added) else { return Err("a tensor without axes".to_owned()) };
+        *length = length.checked_add(*added).ok_or_else(|| "more rows than can be counted".to_owned())?;
     }
-    bytes.copy_from_slice(tensor.bytes());
+    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(first.datatype()), &shape);
+    let mut made = made.map_err(|error| format!("{error:#}"))?;
+    let (bytes, expected) = (made.as_bytes_mut(), parts.iter().map(|part| part.bytes().len()).sum::<usize>());
+    if bytes.len() != expected || others.iter().any(|part| part.datatype() != first.datatype()) {
+        return Err(format!("tensors of {expected} bytes became one of {}", bytes.len()));
+    }
+    let mut rest = bytes;
+    for part in parts {
+        let (own, after) = rest.split_at_mut(part.bytes().len());
+        own.copy_from_slice(part.bytes());
+        rest = after;
+    }
     Ok(made.into_tvalue())
 }
 
-fn from_runtime(value: &TValue) -> Result<Tensor, String> {
-    // Sizes of tensors are expressions to the runtime, and numbers to everybody else.
-    let numbers = match value.datum_type() {
-        DatumType::TDim => value.cast_to_dt(DatumType::I64).map_err(|error| format!("{error:#}"))?,
-        _ => std::borrow::Cow::Borrowed(&**value),
+/// Takes an output apart along its first axis.
+fn split(value: &TValue, rows: &[usize]) -> Result<Vec<Tensor>, String> {
+    let numbers = plain(value)?;
+    let datatype = datatype_of(&numbers)?;
+    let (Some((&all, others)), bytes) = (numbers.shape().split_first(), numbers.as_bytes()) else {
+        return Err("an output without axes".to_owned());
     };
-    let datatype =
-        to_datatype(numbers.datum_type()).ok_or_else(|| format!("an output of type {:?}", value.datum_type()))?;
-    Tensor::new(datatype, numbers.shape().to_vec(), numbers.as_bytes().to_vec()).map_err(|error| error.to_string())
+    if rows.iter().sum::<usize>() != all {
+        return Err(format!("an output of {all} rows for {} of the inputs", rows.iter().sum::<usize>()));
+    }
+    let row_bytes = bytes.len().checked_div(all).unwrap_or(0);
+    let mut rest = bytes;
+    let part = |&rows: &usize| {
+        let (own, after) = rest.split_at(rows * row_bytes);
+        rest = after;
+        Tensor::new(datatype, [&[rows], others].concat(), own.to_vec()).map_err(|error| error.to_string())
+    };
+    rows.iter().map(part).collect()
+}
+
+fn from_runtime(value: &TValue) -> Result<Tensor, String> {
+    let numbers = plain(value)?;
+    let (datatype, shape) = (datatype_of(&numbers)?, numbers.shape().to_vec());
+    Tensor::new(datatype, shape, numbers.as_bytes().to_vec()).map_err(|error| error.to_string())
+}
+
+/// Sizes of tensors are expressions to the runtime, and numbers to everybody else.
+fn plain(value: &TValue) -> Result<Cow<'_, tract_onnx::prelude::Tensor>, String> {
+    match value.datum_type() {
+        DatumType::TDim => value.cast_to_dt(DatumType::I64).map_err(|error| format!("{error:#}")),
+        _ => Ok(Cow::Borrowed(&**value)),
+    }
+}
+
+fn datatype_of(numbers: &tract_onnx::prelude::Tensor) -> Result<Datatype, String> {
+    to_datatype(numbers.datum_type()).ok_or_else(|| format!("an output of type {:?}", numbers.datum_type()))
 }

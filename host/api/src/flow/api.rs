@@ -317,6 +317,14 @@ impl Api {
         names
     }
 
+    /// The ids of the models that a caller may use, each with what is wrong with it.
+    pub(crate) fn states_for(&self, caller: &Caller) -> Vec<(String, Result<(), FlowError>)> {
+        let catalog = self.catalog();
+        let asked = Asked { catalog: &catalog, caller, session: None };
+        let usable = catalog.entries().filter(|entry| asked.may_use(&entry.naming));
+        usable.map(|entry| (entry.id(), entry.open().and_then(|served| served.serves()))).collect()
+    }
+
     /// # Errors
     /// 404 for an unknown model, 403 for one that the caller may not use, 503 for one that is not in memory.
     pub(crate) fn model_for(&self, name: &str, caller: &Caller) -> Result<Found, FlowError> {
@@ -369,13 +377,7 @@ impl<'a> Asked<'a> {
         if route.instead_of.is_none() && !self.may_use(&route.entry.naming) && !self.caller.principal.may_use(name) {
             return Err(FlowError::ModelForbidden(name.to_owned()));
         }
-        let id = route.entry.id();
-        match &route.entry.held {
-            Held::Served(served) => Ok(Found { served: served.ask(), instead_of: route.instead_of }),
-            Held::Absent { absence: Absence::Asleep, .. } => Err(FlowError::Asleep(id)),
-            Held::Absent { absence: Absence::Loading, .. } => Err(FlowError::ModelLoading(id)),
-            Held::Absent { absence: Absence::Failed(_), .. } => Err(FlowError::ModelFailed(id)),
-        }
+        Ok(Found { served: route.entry.open()?.ask(), instead_of: route.instead_of })
     }
 
     /// The only one of these; else the only one that the caller may use.

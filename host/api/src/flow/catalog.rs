@@ -5,6 +5,7 @@ use std::sync::Arc;
 use camshaft_core::engine::ModelKind;
 
 use crate::flow::backend::{Model, Naming};
+use crate::flow::error::FlowError;
 use crate::flow::served::Served;
 
 /// Fallbacks that are followed one after the other.
@@ -45,6 +46,19 @@ impl Entry {
         match &self.held {
             Held::Served(served) => Some(served),
             Held::Absent { .. } => None,
+        }
+    }
+
+    /// The model, if it is in memory.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn open(&self) -> Result<&Arc<Served>, FlowError> {
+        match &self.held {
+            Held::Served(served) => Ok(served),
+            Held::Absent { absence: Absence::Asleep, .. } => Err(FlowError::Asleep(self.id())),
+            Held::Absent { absence: Absence::Loading, .. } => Err(FlowError::ModelLoading(self.id())),
+            Held::Absent { absence: Absence::Failed(_), .. } => Err(FlowError::ModelFailed(self.id())),
         }
     }
 

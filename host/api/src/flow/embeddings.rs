@@ -51,8 +51,8 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let timeout = request.timeout.or(from_header);
     let model = request.served.model.id.clone();
-    let health = &request.served.model.health;
-    let asked = Asked { model: &model, health, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
+    let (health, jobs) = (&request.served.model.health, &embedder.jobs);
+    let asked = Asked { model: &model, health, jobs, inputs: request.inputs, priority, unit: None, timeout };
     let vectors = compute::compute(&mut incoming, asked).await?;
     let render = move |share| {
         let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, tokens);
@@ -100,22 +100,8 @@ impl Validated for EmbedRequest {
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        ValidateRequest {
-            endpoint: Endpoint::Embedding,
-            model: self.served.model.id.clone(),
-            tenant: context.caller.principal.tenant.clone(),
-            principal: context.caller.principal.name.clone(),
-            marks: draft.marks.clone(),
-            estimated_cost: compute::cost(&self.inputs),
-            body: draft.body.to_owned(),
-            prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
-            max_tokens: 0,
-            max_tokens_set: false,
-            temperature: 0.0,
-            top_p: 1.0,
-            n: 1,
-            stream: false,
-        }
+        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+        validate::question(context, self.target(context), draft, compute::cost(&self.inputs), longest)
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {

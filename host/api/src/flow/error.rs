@@ -61,6 +61,9 @@ pub(crate) enum FlowError {
     Amendment { index: usize, source: Box<AmendmentError> },
     #[error("{}", quota_message(.0))]
     QuotaExceeded(Box<Exceeded>),
+    /// By a request that generates nothing. `unit`: what a token is, if it is none of a text.
+    #[error("{}", input_quota_message(exceeded, *unit))]
+    InputQuotaExceeded { exceeded: Box<Exceeded>, unit: Option<&'static str> },
 
     /// With what is loaded at the moment.
     #[error("the server is loading: {0}")]
@@ -206,7 +209,7 @@ impl FlowError {
                 let answer = Answer::internal("a validator policy failed", self).retry(Retry::Never);
                 answer.rejection(Rejection::PolicyFault)
             }
-            Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
+            Self::QuotaExceeded(exceeded) | Self::InputQuotaExceeded { exceeded, .. } => quota_answer(exceeded, text()),
             Self::NotReady(_) => {
                 Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady)
             }
@@ -317,7 +320,18 @@ fn quota_message(exceeded: &Exceeded) -> String {
                  max_tokens a request counts as if it asked for the most that it may have"
             )
         }
-        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold prompt and max_tokens now"),
+        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold this request now"),
+    }
+}
+
+fn input_quota_message(exceeded: &Exceeded, unit: Option<&str>) -> String {
+    let Exceeded { limit, asked, .. } = exceeded;
+    let unit = unit.map(|unit| format!(", {unit}")).unwrap_or_default();
+    match (exceeded.quota, exceeded.retry_after) {
+        (Quota::Tokens, None) => {
+            format!("the inputs count as {asked} tokens{unit}, and your whole quota is {limit} per minute")
+        }
+        _ => quota_message(exceeded),
     }
 }
 

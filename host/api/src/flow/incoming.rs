@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::http::HeaderMap;
 use camshaft_core::message::WorkerError;
 use camshaft_core::quota::Demand;
@@ -27,6 +28,8 @@ pub(crate) struct Incoming {
     /// The request in its tenant's account; `None` for a caller without quotas.
     pub(crate) grant: Option<QuotaGrant>,
     pub(crate) text: String,
+    /// The bytes of tensors behind it; empty in a body of JSON alone.
+    pub(crate) tail: Bytes,
     /// What the request takes of the memory for all.
     pub(crate) share: Share,
 }

@@ -2,7 +2,8 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::Method;
 use axum::{Extension, Json};
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
@@ -12,7 +13,8 @@ use crate::flow::api::Api;
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::http::error::ApiError;
-use crate::wire::tensors::SpecObject;
+use crate::http::paths::PREDICT_SUFFIX;
+use crate::wire::tensor_objects::SpecObject;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelObject {
@@ -167,7 +169,13 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.served.model)))
+    let found = api.model_for(&id, &caller).map_err(|error| {
+        let posts = id.strip_suffix(PREDICT_SUFFIX).is_some_and(|id| api.model_for(id, &caller).is_ok());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() }
+    })?;
+    Ok(Json(ModelDetails::from(&found.served.model)))
 }

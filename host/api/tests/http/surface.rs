@@ -35,6 +35,10 @@ async fn guards_every_route_but_health() {
             Access::Open => assert_eq!(reply.status, 200, "{route:?}"),
             Access::Guarded | Access::Monitoring => {
                 guarded += 1;
+                if path.starts_with("/v2") {
+                    assert_eq!((reply.status.as_u16(), reply.json()["error"].is_string()), (401, true), "{route:?}");
+                    continue;
+                }
                 assert_eq!(reply.error(401).0, "authentication_error invalid_api_key model", "{route:?}");
                 assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
             }
@@ -56,7 +60,7 @@ fn policies_know_every_guarded_route_and_no_other() {
 #[test]
 fn only_health_is_open() {
     let open: Vec<_> = ROUTES.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
-    assert_eq!(open, ["/healthz", "/health", "/readyz", "/ready"]);
+    assert_eq!(open, ["/healthz", "/health", "/v2/health/live", "/readyz", "/ready", "/v2/health/ready"]);
 }
 
 #[tokio::test]

@@ -93,6 +93,14 @@ pub struct ModelConfig {
     /// times as much where more prompts wait for each stream.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
+    /// Rows of tensors that requests of several clients are computed together with, at most. One request may have more. 1: each is
+    /// computed alone.
+    #[schemars(range(min = 1, max = limits::BATCH_ROWS))]
+    pub batch_size: u32,
+    /// How long a request to a tensor model that is busy waits for as many others as the last batch was of. A client that is alone
+    /// never waits.
+    #[schemars(extend("x-maximum" = "1s"))]
+    pub batch_window: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
@@ -158,6 +166,8 @@ impl Default for ModelConfig {
             kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
             step_target: DurationValue::millis(6),
+            batch_size: limits::DEFAULT_BATCH_ROWS,
+            batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
             lora: None,
             lora_scale: 1.0,

@@ -177,6 +177,9 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nkv-reserve = \"some\"", "kv-reserve"),
         ("[[model]]\nkv-layout = \"paged\"", "kv-layout"),
         ("[[model]]\nstep-target = \"0s\"", "model.0.step-target"),
+        ("[[model]]\nbatch-size = 0", "model.0.batch-size must be between 1 and 4096, got 0"),
+        ("[[model]]\nbatch-size = 4097", "model.0.batch-size must be between 1 and 4096, got 4097"),
+        ("[[model]]\nbatch-window = \"1001ms\"", "model.0.batch-window"),
         ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.1.id"),
         ("not toml", ":1: is not TOML"),
     ] {
