@@ -12,4 +12,6 @@ pub struct Facts {
     /// Number of parameters, and their bytes.
     pub parameters: u64,
     pub bytes: u64,
+    /// What an operator shall know of it: weights that no layer uses, a backend that is not there.
+    pub notes: Vec<String>,
 }

@@ -8,7 +8,13 @@ use tract_onnx::pb::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
 };
 
-use crate::{TensorLoadError, TensorModel};
+use crate::{BackendChoice, FileFormat, Files, TensorLoadError, TensorModel};
+
+/// Loads an ONNX model without a manifest.
+pub(crate) fn load(bytes: &[u8]) -> Result<TensorModel, TensorLoadError> {
+    let files = Files { format: FileFormat::Onnx, weights: bytes.to_vec(), manifest: None, labels: None };
+    crate::load(files, BackendChoice::Auto)
+}
 
 /// A graph, from its inputs on.
 #[derive(Debug, Clone, Default)]
@@ -84,7 +90,7 @@ impl Graph {
     }
 
     pub(crate) fn load(&self) -> Result<TensorModel, TensorLoadError> {
-        crate::load(&mut &*self.bytes())
+        load(&self.bytes())
     }
 }
 

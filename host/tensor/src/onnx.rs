@@ -13,7 +13,8 @@ use tract_onnx::tract_hir::internal::{Factoid, InferenceModelExt, TDim};
 
 use crate::error::TensorLoadError;
 use crate::facts::Facts;
-use crate::runtime::{TensorModel, quietly, to_datatype};
+use crate::quiet::quietly;
+use crate::tract::{Plan, to_datatype};
 
 const FORMAT: &str = "onnx";
 const BACKEND: &str = "tract";
@@ -21,17 +22,25 @@ const BACKEND: &str = "tract";
 const STANDARD: [&str; 2] = ["", "ai.onnx"];
 const DOMAINS: [&str; 4] = [STANDARD[0], STANDARD[1], "ai.onnx.ml", "com.microsoft"];
 
+/// A model that was read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) facts: Facts,
+    pub(crate) signature: Signature,
+    pub(crate) plan: Plan,
+}
+
 /// Reads a model and prepares it.
 ///
 /// # Errors
 /// Says why it cannot be served.
-pub fn load(file: &mut dyn Read) -> Result<TensorModel, TensorLoadError> {
+pub(crate) fn load(file: &mut dyn Read) -> Result<Loaded, TensorLoadError> {
     // A file may be anything. What the runtime does not expect ends some of its functions.
     let loaded = quietly(|| read(file));
     loaded.unwrap_or_else(|| Err(TensorLoadError::NotPrepared("the runtime does not expect what is in it".to_owned())))
 }
 
-fn read(file: &mut dyn Read) -> Result<TensorModel, TensorLoadError> {
+fn read(file: &mut dyn Read) -> Result<Loaded, TensorLoadError> {
     let onnx = tract_onnx::onnx();
     let proto = onnx.proto_model_for_read(file).map_err(|error| TensorLoadError::NotOnnx(format!("{error:#}")))?;
     let graph = proto.graph.as_ref().ok_or(TensorLoadError::Nothing("graph"))?;
@@ -50,7 +59,7 @@ fn read(file: &mut dyn Read) -> Result<TensorModel, TensorLoadError> {
     let signature = signature(&model)?;
     let facts = facts(graph);
     let plan = model.into_runnable().map_err(not_prepared)?;
-    Ok(TensorModel { facts, signature, plan, symbols })
+    Ok(Loaded { facts, signature, plan: Plan { plan, symbols } })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
@@ -165,5 +174,12 @@ fn facts(graph: &GraphProto) -> Facts {
         let datum = DataType::try_from(tensor.data_type).ok().and_then(|datatype| DatumType::try_from(datatype).ok());
         numbers(&tensor.dims).saturating_mul(datum.map_or(1, |datum| datum.size_of() as u64))
     });
-    Facts { format: FORMAT, backend: BACKEND, name: graph.name.clone(), parameters, bytes: bytes.sum() }
+    Facts {
+        format: FORMAT,
+        backend: BACKEND,
+        name: graph.name.clone(),
+        parameters,
+        bytes: bytes.sum(),
+        notes: Vec::new(),
+    }
 }

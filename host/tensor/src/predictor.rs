@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed, InputError};
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Computing, Predicted, Rows, Tensor};
+use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
-use crate::runtime::TensorModel;
+use crate::model::TensorModel;
 
 /// Lengths of axes of any length with which a model is warmed up: some take no short ones.
 const LENGTHS: [usize; 3] = [8, 32, 1];
@@ -33,7 +33,7 @@ impl TensorModel {
     /// What it takes in memory: its weights, also in the order in which they are computed, and the tensors of a request of each
     /// worker, whose axes of any length are short.
     pub fn memory_bytes(&self, workers: u32) -> u64 {
-        let shapes = shapes(self, PLANNED);
+        let shapes = self.shapes(PLANNED);
         let run = self.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let run = run.unwrap_or(RUN_BYTES).min(RUN_BYTES);
         self.facts.bytes.saturating_mul(2).saturating_add(run.saturating_mul(workers.into()))
@@ -63,28 +63,20 @@ impl BatchModel for Predictor {
         let compute = |input: &Rows| {
             let begun = Instant::now();
             let tensors = self.model.run(&input.tensors).map_err(InputError::Refused)?;
-            Ok(Predicted { tensors, took: begun.elapsed() })
+            let classes = self.model.classes(&tensors);
+            Ok(Predicted { tensors, classes, took: begun.elapsed() })
         };
         Ok(inputs.iter().map(compute).collect())
     }
 }
 
-/// Shapes of the inputs of a model, with this length for all axes of any length.
-fn shapes(model: &TensorModel, length: usize) -> Vec<Vec<usize>> {
-    let axis = |axis: &Axis| match axis {
-        Axis::Fixed(length) => *length,
-        Axis::Any(_) => length,
-    };
-    model.signature.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect()
-}
-
 /// Inputs of a model, all zero. `None`: tensors of this size are not for a trial.
 fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
-    let shapes = shapes(model, length);
+    let shapes = model.shapes(length);
     model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
     model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "onnx"))]
 #[path = "predictor_tests.rs"]
 mod tests;

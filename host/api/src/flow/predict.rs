@@ -6,7 +6,7 @@ use axum::response::Response;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
-use camshaft_core::tensor::{Predicted, Rows, Tensor, volume};
+use camshaft_core::tensor::{Class, Predicted, Rows, Tensor, volume};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -45,6 +45,9 @@ struct Prediction<'a> {
     /// Of a model that gives one tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<NestedLists<'a>>,
+    /// Of a model that classifies, for each row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<&'a [Vec<Class>]>,
     inference_ms: f64,
 }
 
@@ -91,11 +94,11 @@ fn answer_bytes(model: &PredictBackend, rows: &Rows) -> usize {
     let outputs = model.computing.output_shapes(&shapes);
     let all = outputs
         .and_then(|outputs| outputs.iter().map(bytes).try_fold(0usize, |all, one| Some(all.saturating_add(one?))));
-    all.unwrap_or(usize::MAX)
+    all.unwrap_or(usize::MAX).saturating_add(model.computing.class_bytes(rows.rows))
 }
 
 fn prediction<'a>(served: &'a Served, predicted: &'a Predicted) -> Result<Prediction<'a>, FlowError> {
-    let Predicted { tensors, took } = predicted;
+    let Predicted { tensors, classes, took } = predicted;
     let names = served.predictor()?.signature.outputs.iter().map(|output| output.name.as_str());
     Ok(Prediction {
         model: &served.model.id,
@@ -104,6 +107,7 @@ fn prediction<'a>(served: &'a Served, predicted: &'a Predicted) -> Result<Predic
             [only] => Some(NestedLists::of(only)),
             _ => None,
         },
+        classes: classes.as_deref(),
         inference_ms: took.as_micros() as f64 / 1e3,
     })
 }

@@ -1,32 +1,30 @@
-//! A model that is ready to be computed, and the memory that this takes.
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+//! An ONNX model that tract computes, and the memory that this takes.
+use std::sync::Arc;
 
-use camshaft_core::tensor::{Computing, Datatype, Signature, Tensor};
+use camshaft_core::tensor::{Datatype, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::{Symbol, SymbolValues, TDim, TypedFact};
 use tract_onnx::tract_core::ops::scan::OptScan;
 
-use crate::facts::Facts;
+use crate::quiet::{OUT_OF_RANGE, quietly};
 
-/// A loaded model. Workers share it.
+/// A prepared model. Workers share it.
 #[derive(Debug)]
-pub struct TensorModel {
-    pub facts: Facts,
-    pub signature: Signature,
+pub(crate) struct Plan {
     pub(crate) plan: Arc<TypedRunnableModel>,
     /// The symbols of the inputs' axes: those with an axis of any length, in the order of the inputs.
     pub(crate) symbols: Vec<Vec<Option<Symbol>>>,
 }
 
-impl Computing for TensorModel {
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
+impl Plan {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let values = self.values(shapes)?;
         model_bytes(self.plan.model(), &values)
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let (values, model) = (self.values(shapes)?, self.plan.model());
         let length = |axis: &TDim| usize::try_from(axis.eval(&values).to_i64().ok()?).ok();
         let outlets = model.output_outlets().ok()?.iter();
@@ -62,7 +60,7 @@ fn fact_bytes(fact: &TypedFact, values: &SymbolValues) -> Option<u64> {
     }
 }
 
-impl TensorModel {
+impl Plan {
     /// The lengths of the inputs' axes by their symbols.
     fn values(&self, shapes: &[&[usize]]) -> Option<SymbolValues> {
         let mut values = SymbolValues::default();
@@ -76,43 +74,17 @@ impl TensorModel {
         Some(values)
     }
 
-    /// Computes one tensor for each input, which [`Signature::check`] accepts.
+    /// Computes one tensor for each input, of the shapes that the model takes.
     ///
     /// # Errors
     /// The runtime says why it cannot compute these numbers.
-    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+    pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
         let inputs = inputs.iter().map(to_runtime).collect::<Result<TVec<TValue>, String>>()?;
         // Numbers that index something may have it panic. Each run has a state of its own, which is gone then.
         let run = quietly(|| self.plan.run(inputs)).ok_or_else(|| OUT_OF_RANGE.to_owned())?;
         let outputs = run.map_err(|error| format!("{error:#}"))?;
         outputs.iter().map(from_runtime).collect()
     }
-}
-
-/// What the runtime panics at.
-const OUT_OF_RANGE: &str =
-    "a number is out of range for an operation, such as an index that a table does not have, or a division by zero";
-
-thread_local! {
-    /// Whether a panic of this thread is expected, and told in another way.
-    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `act`; `None` if it panics. A client can cause that as often as it likes, so the log has nothing of it.
-pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_QUIET.get() {
-                usual(panic);
-            }
-        }));
-    });
-    IS_QUIET.set(true);
-    let done = catch_unwind(AssertUnwindSafe(act));
-    IS_QUIET.set(false);
-    done.ok()
 }
 
 pub(crate) fn to_datum(datatype: Datatype) -> DatumType {
