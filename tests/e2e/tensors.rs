@@ -243,7 +243,7 @@ fn files_and_settings_that_no_tensor_model_has_are_refused_by_name() {
     check(model("linear"), 0, &["model linear: ok (", "predict, 8 parameters"]);
     check(model("unknown"), 65, &["unknown.onnx", "operators that are not supported: NoSuchOperator"]);
     check(model("none"), 66, &["none.onnx", "No such file"]);
-    check(format!("{}kind = \"embed\"\n", model("linear")), 64, &["kind", "\"predict\" for an ONNX file"]);
+    check(format!("{}kind = \"embed\"\n", model("linear")), 64, &["kind", "\"predict\" for a tensor model's file"]);
     check("[[model]]\nkind = \"predict\"\n".to_owned(), 64, &["kind", "for a GGUF file"]);
     check(format!("{}sequences = 4\n", model("linear")), 64, &["sequences", "only for models that generate"]);
     check(format!("{}threads = 4\n", model("linear")), 64, &["threads", "only for models that read texts"]);

@@ -142,8 +142,8 @@ struct ConfigArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A GGUF or ONNX file to serve under its file name, or `demo` for the bundled model. May be repeated.
-    #[arg(long, value_name = "PATH|demo")]
+    /// A GGUF, ONNX or other model file to serve under its file name, or `demo` or `digits` for the bundled models. May be repeated.
+    #[arg(long, value_name = "PATH|demo|digits")]
     model: Vec<String>,
     /// Address of the public listener.
     #[arg(long, value_name = "ADDR")]

@@ -7,7 +7,7 @@ use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
 use camshaft_tensor::TensorModel;
 
-use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
+use crate::config::{Auto, BackendKey, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
@@ -17,10 +17,11 @@ use crate::tensors;
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
+    let tensors = ("compute tensors", of_tensors(config));
     let workers = ("generate or compute tensors", of_workers(config));
     let others = match kind {
-        ModelKind::Generate => vec![embed],
-        ModelKind::Embed => vec![generate, workers],
+        ModelKind::Generate => vec![embed, tensors],
+        ModelKind::Embed => vec![generate, workers, tensors],
         ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
     for (of, settings) in others {
@@ -33,12 +34,9 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
 
 /// What reads the model's file. Refuses a kind that such a file has none of.
 pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
-    let format = match config.source() {
-        ModelSource::Demo => Format::Gguf,
-        ModelSource::File(path) => Format::of(&path),
-    };
+    let format = Format::of(config.source().path());
     let wrong = match (format, config.kind.wanted()) {
-        (Format::Onnx, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "an ONNX file"),
+        (Format::Tensors, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "a tensor model's file"),
         (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
         _ => return Ok(format),
     };
@@ -52,9 +50,7 @@ pub(crate) fn load_tensors(
     config: &ModelConfig,
     readiness: &Arc<Readiness>,
 ) -> Result<(TensorModel, Option<String>), ServerError> {
-    let ModelSource::File(path) = config.source() else {
-        return Err(ServerError::internal("load", anyhow::anyhow!("the demo model is no tensor model")));
-    };
+    let path = config.source().path().to_owned();
     let bar = LoadBar::new(&config.id, readiness);
     let tried = probe::probe(&path, config, Tried::Model, &bar)?;
     let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
@@ -66,10 +62,12 @@ pub(crate) fn load_tensors(
             let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
             return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
         }
-        let model = read.load().map_err(|problem| bad("path", problem))?;
+        let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
         Ok((model, digest))
     });
-    tried.confirm(loaded)
+    let (model, digest) = tried.confirm(loaded)?;
+    model.facts.notes.iter().for_each(|note| tracing::warn!(model = config.id, "{note}"));
+    Ok((model, digest))
 }
 
 /// The settings that only embedding models have, with their values where something is asked for.
@@ -94,6 +92,12 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
         ("draft-model", shown(&config.draft_model)),
         ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
     ]
+}
+
+/// The same, of models that compute tensors.
+fn of_tensors(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let backend = config.backend;
+    vec![("backend", (backend != BackendKey::default()).then(|| backend.as_str().to_owned()))]
 }
 
 /// The same, of models of which several workers run.
@@ -140,9 +144,9 @@ pub(crate) fn load(
             let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
             tried.confirm(demo::load(&options).map_err(engine))
         }
-        ModelSource::File(path) => {
-            let tried = probe::probe(&path, config, Tried::Model, &bar)?;
-            tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
+        source => {
+            let tried = probe::probe(source.path(), config, Tried::Model, &bar)?;
+            tried.confirm(LoadedModel::from_file(source.path(), &options).map_err(engine))
         }
     }
 }
@@ -157,7 +161,7 @@ pub(crate) fn load_again(
     let options = options(config, digest, placement, &LoadBar::new(&config.id, readiness));
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
-        ModelSource::File(path) => LoadedModel::from_file(&path, &options),
+        source => LoadedModel::from_file(source.path(), &options),
     };
     loaded.map_err(|error| from_engine(config, error))
 }
@@ -169,10 +173,7 @@ pub(crate) fn no_room(config: &ModelConfig, wanted: u64, available: u64) -> Serv
 
 /// Other weights are where a model was loaded from.
 pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
-    let path = match config.source() {
-        ModelSource::Demo => demo::NAME.into(),
-        ModelSource::File(path) => path,
-    };
+    let path = config.source().path().to_owned();
     from_engine(config, EngineLoadError::Replaced { path })
 }
 
@@ -294,6 +295,8 @@ mod tests {
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
             (&["workers = 2"][..], ModelKind::Predict, ModelKind::Embed),
+            (&["backend = \"cpu\""][..], ModelKind::Predict, ModelKind::Embed),
+            (&["backend = \"wgpu\""][..], ModelKind::Predict, ModelKind::Generate),
             (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {

@@ -18,7 +18,7 @@ use camshaft_engine::{
 use camshaft_policy::{Ended, bound_time_of_this_process};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, FlashKey, KindKey, KvTypeKey, ModelConfig, ModelSource, Origins};
+use crate::config::{Config, FlashKey, KindKey, KvTypeKey, ModelConfig, Origins};
 use crate::demo;
 use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
@@ -140,10 +140,7 @@ impl Trial {
             KvType::Q4_0 => KvTypeKey::Q4_0,
         };
         Self {
-            path: match config.source() {
-                ModelSource::Demo => demo::NAME.into(),
-                ModelSource::File(path) => path,
-            },
+            path: config.source().path().to_owned(),
             lora: config.lora.clone(),
             kind: if weights.is_generating() { KindKey::Generate } else { KindKey::Embed },
             layers: offload.layers,

@@ -248,7 +248,7 @@ impl Starter<'_> {
             move || Ok(Predictor::new(model.clone()))
         };
         let (jobs, ()) = batch_thread::spawn(self.supervisor, setup, |_: &Predictor| (), make)?;
-        let Facts { format, backend, name, parameters, bytes } = model.facts.clone();
+        let Facts { format, backend, name, parameters, bytes, .. } = model.facts.clone();
         let (workers, rows) = (config.workers, model.signature.rows);
         tracing::info!(model = id, name, format, backend, parameters, workers, rows, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };

@@ -7,6 +7,7 @@ use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
 use camshaft_core::sizes::{KvLayout, Wishes};
 use camshaft_engine::{AdapterOptions, FlashAttention, KvType, Numa};
+use camshaft_tensor::BackendChoice;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +15,9 @@ use super::auto::Auto;
 use super::origins::Origins;
 use super::quantity::DurationValue;
 
-/// Names the model in the binary where a path is expected.
+/// Name the models in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
+pub(super) const DIGITS: &str = "digits";
 /// Drafted by a draft model unless a number is set.
 const DRAFT_TOKENS: u32 = 4;
 
@@ -25,8 +27,9 @@ const DRAFT_TOKENS: u32 = 4;
 pub struct ModelConfig {
     /// The name that clients use. Unset: the file's name without its ending.
     pub id: String,
-    /// The GGUF file, or the ONNX file (its name ends with .onnx). Unset or "demo": the model in the binary.
-    #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
+    /// The GGUF file, the ONNX file (its name ends with .onnx), or the weights (.mpk, .bpk, .safetensors, .pt, .pth) or the manifest
+    /// (.toml) of another tensor model. Unset or "demo": the model in the binary that generates. "digits": the one that classifies.
+    #[schemars(extend("format" = "path", "x-builtin" = ["demo", "digits"]))]
     pub path: Option<PathBuf>,
     /// SHA-256 digest that the file must have, in hexadecimal. Of a split model: the digest of its parts' digests.
     pub sha256: Option<String>,
@@ -53,8 +56,11 @@ pub struct ModelConfig {
     pub kv_on_gpu: bool,
     /// Compute attention in one piece, without the matrix of all scores. "auto": where model and device allow it.
     pub flash_attention: FlashKey,
-    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of an ONNX file.
+    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of a tensor model's file.
     pub kind: KindKey,
+    /// What computes a tensor model of weights and a manifest. "cpu", "wgpu": a GPU, and the CPU where there is none. "auto": the CPU,
+    /// unless the program was built for GPUs.
+    pub backend: BackendKey,
     /// Another way to write kind = "embed".
     pub embeddings: bool,
     /// Contexts that share the weights, each with a thread and a KV cache of its own.
@@ -124,6 +130,7 @@ impl Default for ModelConfig {
             kv_on_gpu: true,
             flash_attention: FlashKey::default(),
             kind: KindKey::default(),
+            backend: BackendKey::default(),
             embeddings: false,
             workers: 1,
             sequences: Auto::Auto,
@@ -149,21 +156,35 @@ impl Default for ModelConfig {
 pub enum ModelSource {
     /// The demo model in the binary.
     Demo,
+    /// The classifier in the binary.
+    Digits,
     File(PathBuf),
+}
+
+impl ModelSource {
+    /// What names it where a path is expected.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Demo => Path::new(DEMO),
+            Self::Digits => Path::new(DIGITS),
+            Self::File(path) => path,
+        }
+    }
 }
 
 /// What a model's file is read by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Gguf,
-    Onnx,
+    /// Of a tensor model.
+    Tensors,
 }
 
 impl Format {
     /// By the name of the file.
     pub fn of(path: &Path) -> Self {
-        let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
-        if is_onnx { Self::Onnx } else { Self::Gguf }
+        let is_tensors = path.as_os_str() == DIGITS || camshaft_tensor::is_tensor_model(path);
+        if is_tensors { Self::Tensors } else { Self::Gguf }
     }
 }
 
@@ -172,6 +193,7 @@ impl ModelConfig {
         match &self.path {
             None => ModelSource::Demo,
             Some(path) if path.as_os_str() == DEMO => ModelSource::Demo,
+            Some(path) if path.as_os_str() == DIGITS => ModelSource::Digits,
             Some(path) => ModelSource::File(path.clone()),
         }
     }
@@ -179,10 +201,8 @@ impl ModelConfig {
     /// Fills in what follows from other keys.
     pub(super) fn complete(&mut self) {
         if self.id.is_empty() {
-            self.id = match self.source() {
-                ModelSource::Demo => DEMO.to_owned(),
-                ModelSource::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-            };
+            let source = self.source();
+            self.id = source.path().file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
         if self.embeddings && self.kind == KindKey::Auto {
             self.kind = KindKey::Embed;
@@ -254,6 +274,34 @@ impl KindKey {
             Self::Generate => Some(ModelKind::Generate),
             Self::Embed => Some(ModelKind::Embed),
             Self::Predict => Some(ModelKind::Predict),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum BackendKey {
+    #[default]
+    Auto,
+    Cpu,
+    Wgpu,
+}
+
+impl BackendKey {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+        }
+    }
+
+    pub fn choice(self) -> BackendChoice {
+        match self {
+            Self::Auto => BackendChoice::Auto,
+            Self::Cpu => BackendChoice::Cpu,
+            Self::Wgpu => BackendChoice::Wgpu,
         }
     }
 }
