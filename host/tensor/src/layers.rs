@@ -34,6 +34,7 @@ pub(crate) enum Sizes {
 /// on the last.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[expect(clippy::enum_variant_names, reason = "a layer norm is called that")]
 pub(crate) enum Layer {
     Conv1d(Conv),
     Conv2d(Conv),

@@ -18,7 +18,8 @@ mod source;
 #[cfg(any(feature = "onnx", feature = "burn"))]
 mod quiet;
 
-#[cfg(all(test, feature = "onnx"))]
+#[cfg(test)]
+#[cfg(feature = "onnx")]
 mod made;
 #[cfg(feature = "onnx")]
 mod onnx;

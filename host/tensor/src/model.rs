@@ -66,7 +66,7 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
     let Files { format, weights, manifest, labels } = files;
     let manifest = manifest.map(|(manifest, _)| manifest);
     let Loaded { mut facts, signature, runtime } = match format {
-        FileFormat::Onnx => onnx(weights, manifest.as_ref())?,
+        FileFormat::Onnx => onnx(&weights, manifest.as_ref())?,
         _ => burn(format, weights, manifest.as_ref(), backend)?,
     };
     let (mut before, mut after) = (vec![None; signature.inputs.len()], None);
@@ -99,7 +99,7 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
 }
 
 #[cfg(feature = "onnx")]
-fn onnx(weights: Vec<u8>, manifest: Option<&Manifest>) -> Result<Loaded, TensorLoadError> {
+fn onnx(weights: &[u8], manifest: Option<&Manifest>) -> Result<Loaded, TensorLoadError> {
     if let Some(manifest) = manifest
         && !(manifest.layers.is_empty()
             && manifest.inputs.is_empty()
@@ -109,12 +109,12 @@ fn onnx(weights: Vec<u8>, manifest: Option<&Manifest>) -> Result<Loaded, TensorL
         let why = "has layers, inputs, outputs or a layout, which an ONNX model says itself";
         return Err(TensorLoadError::manifest(&manifest.file, why));
     }
-    let crate::onnx::Loaded { facts, signature, plan } = crate::onnx::load(&mut weights.as_slice())?;
+    let crate::onnx::Loaded { facts, signature, plan } = crate::onnx::load(&mut &*weights)?;
     Ok(Loaded { facts, signature, runtime: Runtime::Onnx(plan) })
 }
 
 #[cfg(not(feature = "onnx"))]
-fn onnx(_: Vec<u8>, _: Option<&Manifest>) -> Result<Loaded, TensorLoadError> {
+fn onnx(_: &[u8], _: Option<&Manifest>) -> Result<Loaded, TensorLoadError> {
     Err(TensorLoadError::NoRuntime { what: "ONNX models", feature: "onnx" })
 }
 

@@ -77,6 +77,7 @@ fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
     model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
-#[cfg(all(test, feature = "onnx"))]
+#[cfg(test)]
+#[cfg(feature = "onnx")]
 #[path = "predictor_tests.rs"]
 mod tests;

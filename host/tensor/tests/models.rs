@@ -1,5 +1,8 @@
 //! Trained models against what an independent implementation computed. Needs `CAMSHAFT_MODELS`.
 #![allow(clippy::expect_used, reason = "helpers of tests")]
+#[path = "models/formats.rs"]
+mod formats;
+
 use std::path::{Path, PathBuf};
 
 use camshaft_core::tensor::{Datatype, Number, Tensor};
@@ -30,9 +33,13 @@ fn tensor(shape: &[usize], numbers: &[f64]) -> Tensor {
     Tensor::new(Datatype::Fp32, shape.to_vec(), bytes).expect("a tensor")
 }
 
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/burn")
+}
+
 /// A model of a folder, whose manifest lies among the fixtures.
 fn model(folder: &Path, name: &str) -> TensorModel {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/burn");
+    let fixtures = fixtures();
     let files = gather(Path::new(name), |wanted| {
         let is_manifest = wanted.path.extension().is_some_and(|ending| ending == "toml");
         let folder = if is_manifest { &fixtures } else { folder };
@@ -68,8 +75,8 @@ fn digits(models: &Path) -> Vec<Vec<f64>> {
 }
 
 fn reference() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/burn/reference.json");
-    serde_json::from_str(&std::fs::read_to_string(path).expect("the reference")).expect("JSON")
+    serde_json::from_str(&std::fs::read_to_string(fixtures().join("reference.json")).expect("the reference"))
+        .expect("JSON")
 }
 
 /// What the models say of each case of the file, next to what they should say.
@@ -100,21 +107,59 @@ fn given_models_an_onnx_model_gives_the_logits_of_its_reference() {
     check("burn/mnist.onnx", |case| &case["burn_mnist_onnx_log_softmax"], normalized);
 }
 
+/// Each of these files was trained by itself: they are one network with other weights.
+#[test]
+fn given_models_weights_of_pytorch_and_safetensors_give_what_numpy_computed() {
+    let Some(models) = models() else { return };
+    for (name, kind) in [("mnist-safetensors.toml", "safetensors"), ("mnist-pt.toml", "pt")] {
+        let model = model(&models.join("burn"), name);
+        assert_eq!((model.facts.parameters, model.facts.backend, model.facts.format), (376_938, "ndarray", kind));
+        assert!(model.facts.notes.is_empty(), "{:?}", model.facts.notes);
+        let expected = &reference()["mnist"][kind];
+        for (digit, expected) in digits(&models).iter().zip(expected.as_array().expect("a list")) {
+            let digit: Vec<f64> = digit.iter().map(|&pixel| normalized(pixel)).collect();
+            assert_close(&outputs(&model, &[1, 1, 28, 28], &digit), &floats(expected), SAME);
+        }
+    }
+}
+
+/// The weights of the ONNX file, written in all other formats.
 #[test]
 fn given_models_one_network_gives_the_same_logits_from_each_format() {
     let Some(models) = models() else { return };
-    let folder = models.join("burn");
     let onnx = model(&models, "burn/mnist.onnx");
-    let others = ["mnist-safetensors.toml", "mnist-pt.toml"].map(|name| model(&folder, name));
-    for other in &others {
-        assert_eq!((other.facts.parameters, other.facts.backend), (376_938, "ndarray"));
-        assert!(other.facts.notes.is_empty(), "{:?}", other.facts.notes);
-    }
+    let weights = formats::of_onnx(&std::fs::read(models.join("burn/mnist.onnx")).expect("the file"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let manifest = std::fs::read_to_string(fixtures().join("mnist-pt.toml")).expect("the manifest");
+    let written = [
+        ("w.safetensors", formats::safetensors(&weights)),
+        ("w.pt", formats::pt(&weights)),
+        ("w.bpk", formats::bpk(&weights)),
+        ("w.mpk", formats::mpk(&weights, false)),
+        ("half.mpk", formats::mpk(&weights, true)),
+    ];
+    let others = written.map(|(name, bytes)| {
+        std::fs::write(dir.path().join(name), bytes).expect("it is written");
+        let path = dir.path().join("model.toml");
+        std::fs::write(&path, manifest.replace("mnist.pt", name)).expect("it is written");
+        let files = gather(&dir.path().join(name), |wanted| {
+            std::fs::read(wanted.path).map(Some).or_else(
+                |error| {
+                    if wanted.may_be_missing { Ok(None) } else { Err(error) }
+                },
+            )
+        });
+        // Numbers of half precision are other numbers.
+        (
+            load(files.expect("the files"), BackendChoice::Cpu).expect("it loads"),
+            if name == "half.mpk" { 5e-2 } else { SAME },
+        )
+    });
     for digit in digits(&models) {
         let digit: Vec<f64> = digit.into_iter().map(normalized).collect();
         let expected = outputs(&onnx, &[1, 1, 28, 28], &digit);
-        for other in &others {
-            assert_close(&outputs(other, &[1, 1, 28, 28], &digit), &expected, SAME);
+        for (other, tolerance) in &others {
+            assert_close(&outputs(other, &[1, 1, 28, 28], &digit), &expected, *tolerance);
         }
     }
 }
