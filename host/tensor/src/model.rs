@@ -11,9 +11,12 @@ use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
 use crate::source::{FileFormat, Files};
 
+/// Tensors that a request may carry.
+const INPUTS: usize = 64;
 /// Lengths of axes of any length with which a model's smallest request is looked for.
 const LENGTHS: [usize; 3] = [1, 8, 32];
 /// Names of weights that a note shows.
+#[cfg(feature = "burn")]
 const SHOWN_UNUSED: usize = 16;
 
 /// Where a model is computed.
@@ -47,7 +50,7 @@ enum Runtime {
     #[cfg(feature = "burn")]
     Burn(crate::network::Network<NdArray>),
     /// In a build without a runtime, which loads nothing.
-    #[cfg_attr(any(feature = "onnx", feature = "burn"), expect(dead_code, reason = "is of other builds"))]
+    #[expect(dead_code, reason = "nobody makes one")]
     Absent(std::convert::Infallible),
 }
 
@@ -69,6 +72,10 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
         FileFormat::Onnx => onnx(&weights, manifest.as_ref())?,
         _ => burn(format, weights, manifest.as_ref(), backend)?,
     };
+    if signature.inputs.len() > INPUTS {
+        let (got, most) = (signature.inputs.len() as u64, INPUTS as u64);
+        return Err(TensorLoadError::TooMany { what: "inputs", got, most });
+    }
     let (mut before, mut after) = (vec![None; signature.inputs.len()], None);
     let mut seen = signature;
     if let Some(manifest) = &manifest {
@@ -233,6 +240,10 @@ impl TensorModel {
     }
 }
 
+#[cfg_attr(
+    not(any(feature = "onnx", feature = "burn")),
+    expect(unreachable_code, unused_variables, reason = "without a runtime there is no model")
+)]
 impl Computing for TensorModel {
     fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let taken = self.taken(shapes);

@@ -5,18 +5,20 @@ use std::io::Read;
 use camshaft_core::tensor::{Axis, Signature, TensorSpec, volume};
 use tract_onnx::Onnx;
 use tract_onnx::pb::tensor_proto::DataType;
-use tract_onnx::pb::{GraphProto, NodeProto};
+use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, TensorProto};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::Symbol;
 use tract_onnx::tract_hir::infer::{DimFact, ShapeFactoid};
 use tract_onnx::tract_hir::internal::{Factoid, InferenceModelExt, TDim};
 
-use crate::error::TensorLoadError;
+use crate::error::{TensorLoadError, shown};
 use crate::facts::Facts;
 use crate::quiet::quietly;
 use crate::tract::{Plan, to_datatype};
 
 const FORMAT: &str = "onnx";
+/// Nodes of a graph: preparing more takes too long.
+const NODES: usize = 10_000;
 const BACKEND: &str = "tract";
 /// The domains of operators that have no prefix, and those of which the runtime implements some.
 const STANDARD: [&str; 2] = ["", "ai.onnx"];
@@ -48,6 +50,7 @@ fn read(file: &mut dyn Read) -> Result<Loaded, TensorLoadError> {
     if let Some(elsewhere) = graph.initializer.iter().find(|tensor| !tensor.external_data.is_empty()) {
         return Err(TensorLoadError::OtherFile(elsewhere.name.clone()));
     }
+    sound(&proto, graph)?;
     let unknown = unsupported(&onnx, graph);
     if !unknown.is_empty() {
         return Err(TensorLoadError::Operators(unknown.into_iter().collect()));
@@ -65,6 +68,26 @@ fn read(file: &mut dyn Read) -> Result<Loaded, TensorLoadError> {
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn not_prepared(error: TractError) -> TensorLoadError {
     TensorLoadError::NotPrepared(format!("{error:#}"))
+}
+
+/// Refuses what the runtime takes without a word, or takes minutes for.
+fn sound(proto: &ModelProto, graph: &GraphProto) -> Result<(), TensorLoadError> {
+    let bad = |why: String| Err(TensorLoadError::NotOnnx(why));
+    if graph.node.len() > NODES {
+        return Err(TensorLoadError::TooMany { what: "nodes", got: graph.node.len() as u64, most: NODES as u64 });
+    }
+    if let Some(opset) = proto.opset_import.iter().find(|opset| opset.version < 1) {
+        return bad(format!("its operator set {} is {}, at least 1", shown(&opset.domain), opset.version));
+    }
+    if let Some(tensor) = graph.initializer.iter().find(|tensor| tensor.dims.iter().any(|&length| length < 0)) {
+        return bad(format!("its weights {} have an axis of negative length", shown(&tensor.name)));
+    }
+    let mut given: HashSet<&str> = HashSet::new();
+    let mut outputs = graph.node.iter().flat_map(|node| &node.output).filter(|name| !name.is_empty());
+    match outputs.find(|name| !given.insert(name)) {
+        Some(twice) => bad(format!("two of its nodes give {}", shown(twice))),
+        None => Ok(()),
+    }
 }
 
 /// The names of operators that the runtime does not know, and of those with graphs of their own: what these take in memory is not
