@@ -159,6 +159,12 @@ pub(crate) fn convolution() -> Graph {
         .output("y", FLOAT, &["batch", "2", "h", "w"])
 }
 
+/// A tensor of this many numbers.
+pub(crate) fn wide(numbers: usize) -> Graph {
+    let numbers = numbers.to_string();
+    Graph::default().input("x", FLOAT, &[&numbers]).node("Relu", &["x"], &["y"]).output("y", FLOAT, &[&numbers])
+}
+
 /// What an operator of a graph within it does, nobody sees before.
 pub(crate) fn branches() -> Graph {
     let branch = || range().0;

@@ -192,17 +192,14 @@ fn facts(graph: &GraphProto) -> Facts {
         let dims: Vec<usize> = dims.iter().map(|&length| usize::try_from(length).unwrap_or(0)).collect();
         volume(&dims).unwrap_or(0) as u64
     };
-    let parameters = graph.initializer.iter().map(|tensor| numbers(&tensor.dims)).sum();
-    let bytes = graph.initializer.iter().map(|tensor| {
+    // Some exporters keep them in the attributes of nodes.
+    let attributes = graph.node.iter().flat_map(|node| &node.attribute).filter_map(|attribute| attribute.t.as_ref());
+    let tensors: Vec<&TensorProto> = graph.initializer.iter().chain(attributes).collect();
+    let parameters = tensors.iter().map(|tensor| numbers(&tensor.dims)).fold(0, u64::saturating_add);
+    let bytes = tensors.iter().map(|tensor| {
         let datum = DataType::try_from(tensor.data_type).ok().and_then(|datatype| DatumType::try_from(datatype).ok());
         numbers(&tensor.dims).saturating_mul(datum.map_or(1, |datum| datum.size_of() as u64))
     });
-    Facts {
-        format: FORMAT,
-        backend: BACKEND,
-        name: graph.name.clone(),
-        parameters,
-        bytes: bytes.sum(),
-        notes: Vec::new(),
-    }
+    let bytes = bytes.fold(0, u64::saturating_add);
+    Facts { format: FORMAT, backend: BACKEND, name: graph.name.clone(), parameters, bytes, notes: Vec::new() }
 }

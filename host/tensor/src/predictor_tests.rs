@@ -83,6 +83,8 @@ fn a_file_that_is_no_model_is_refused_with_what_is_wrong() {
     }
     check(&made::branches().bytes(), "operators that are not supported: If");
     check(&made::foreign().bytes(), "operators that are not supported: acme.MatMul");
+    let twice = made::linear().node("Add", &["product", "b"], &["y"]);
+    check(&twice.bytes(), "two of its nodes give y");
     let unknown = made::linear().node("NoSuchOperator", &["y"], &["z"]).node("AnotherOne", &["z"], &["w"]);
     check(&unknown.bytes(), "operators that are not supported: AnotherOne, NoSuchOperator");
     check(&made::elsewhere("../secret").bytes(), "another file");
@@ -120,4 +122,17 @@ fn files_of_other_types_of_numbers_load() {
         assert_eq!(model.run(std::slice::from_ref(&input)).unwrap(), [input], "{datatype}");
     }
     assert!(made::identity(DataType::String).load().unwrap_err().to_string().contains("not supported"));
+}
+
+#[test]
+fn regression_models_that_take_too_long_or_never_fit_are_refused_at_the_load() {
+    let long = |nodes: usize| {
+        let graph = made::linear();
+        (2..nodes).fold(graph, |graph, node| graph.node("NoSuchOperator", &["y"], &[&format!("n{node}")]))
+    };
+    assert!(long(10_000).load().unwrap_err().to_string().contains("NoSuchOperator"));
+    assert_eq!(long(10_001).load().unwrap_err().to_string(), "has 10001 nodes, at most 10000");
+    let error = made::wide(1 << 28).load().unwrap_err();
+    assert!(matches!(error, TensorLoadError::NeverFits { bytes, most: RUN_BYTES } if bytes > RUN_BYTES), "{error}");
+    assert!(made::wide(1 << 26).load().is_ok());
 }
