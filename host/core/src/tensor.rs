@@ -264,10 +264,21 @@ fn read(datatype: Datatype, bytes: &[u8]) -> Number {
     }
 }
 
+/// A class that a model finds likely.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Class {
+    pub label: Arc<str>,
+    /// Its place among the classes.
+    pub index: u32,
+    pub score: f32,
+}
+
 /// What a model made of a request's tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     pub tensors: Vec<Tensor>,
+    /// Of a model that classifies: the best classes of each row, the best one first.
+    pub classes: Option<Vec<Vec<Class>>>,
     /// How long the batch took in which it was computed.
     pub took: Duration,
 }
@@ -381,6 +392,10 @@ pub trait Computing: fmt::Debug + Send + Sync {
     fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64>;
     /// Shapes of the outputs. `None`: they cannot be counted.
     fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>>;
+    /// Upper bound of what the classes of these rows take in an answer, in bytes.
+    fn class_bytes(&self, _rows: u32) -> usize {
+        0
+    }
 }
 
 /// What a request asks a model to compute: a tensor for each input, and how many rows they have.

@@ -208,9 +208,9 @@ struct ConfigArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A GGUF or ONNX file to serve under its file name, `demo` for the bundled model, or a source that is pulled
-    /// (hf:ORG/REPO/FILE, ...). May be repeated.
-    #[arg(long, value_name = "PATH|demo|SOURCE")]
+    /// A GGUF, ONNX or other model file to serve under its file name, `demo` or `digits` for the bundled models, or a source that is
+    /// pulled (hf:ORG/REPO/FILE, ...). May be repeated.
+    #[arg(long, value_name = "PATH|demo|digits|SOURCE")]
     model: Vec<String>,
     /// Address of the public listener.
     #[arg(long, value_name = "ADDR")]

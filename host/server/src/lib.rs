@@ -9,6 +9,7 @@ mod crowd;
 mod delivery;
 mod demo;
 mod devices;
+mod digits;
 mod door;
 mod environment;
 mod error;

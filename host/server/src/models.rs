@@ -16,10 +16,10 @@ use crate::tensors;
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
-    let tensors = || ("compute tensors", of_predictors(config));
+    let tensors = ("compute tensors", of_predictors(config));
     let others = match kind {
-        ModelKind::Generate => vec![embed, tensors()],
-        ModelKind::Embed => vec![generate, tensors()],
+        ModelKind::Generate => vec![embed, tensors],
+        ModelKind::Embed => vec![generate, tensors],
         ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
     for (of, settings) in others {
@@ -34,7 +34,7 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
 pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
     let format = Format::of(&config.file_name());
     let wrong = match (format, config.kind.wanted()) {
-        (Format::Onnx, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "an ONNX file"),
+        (Format::Tensors, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "a tensor model's file"),
         (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
         _ => return Ok(format),
     };
@@ -48,9 +48,10 @@ pub(crate) fn load_tensors(
     config: &ModelConfig,
     sink: &ProgressSink,
 ) -> Result<(TensorModel, Option<String>), ServerError> {
-    let ModelSource::File(path) = config.source() else {
-        return Err(ServerError::internal("load", anyhow::anyhow!("the demo model is no tensor model")));
-    };
+    if let ModelSource::Remote(source) = config.source() {
+        return Err(not_pulled(&source));
+    }
+    let path = config.file_name();
     let bar = LoadBar::new(&config.id, sink);
     let tried = probe::probe(&path, config, Tried::Model, &bar)?;
     let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
@@ -62,10 +63,12 @@ pub(crate) fn load_tensors(
             let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
             return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
         }
-        let model = read.load().map_err(|problem| bad("path", problem))?;
+        let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
         Ok((model, digest))
     });
-    tried.confirm(loaded)
+    let (model, digest) = tried.confirm(loaded)?;
+    model.facts.notes.iter().for_each(|note| tracing::warn!(model = config.id, "{note}"));
+    Ok((model, digest))
 }
 
 /// The settings that only embedding models have, with their values where something is asked for.
@@ -95,9 +98,11 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
 /// The same, of tensor models.
 fn of_predictors(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     let usual = ModelConfig::default();
+    let (backend, size, window) = (config.backend, config.batch_size, config.batch_window);
     vec![
-        ("batch-size", (config.batch_size != usual.batch_size).then(|| config.batch_size.to_string())),
-        ("batch-window", (config.batch_window != usual.batch_window).then(|| config.batch_window.to_string())),
+        ("backend", (backend != usual.backend).then(|| backend.as_str().to_owned())),
+        ("batch-size", (size != usual.batch_size).then(|| size.to_string())),
+        ("batch-window", (window != usual.batch_window).then(|| window.to_string())),
     ]
 }
 
@@ -140,7 +145,9 @@ pub(crate) fn load(
             let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
             tried.confirm(demo::load(&options).map_err(engine))
         }
-        ModelSource::File(path) => {
+        // The classifier is a tensor model, which `load_tensors` loads.
+        ModelSource::File(_) | ModelSource::Digits => {
+            let path = config.file_name();
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
             tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
         }
@@ -158,8 +165,8 @@ pub(crate) fn load_again(
     let options = options(config, digest, placement, &LoadBar::new(&config.id, sink));
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
-        ModelSource::File(path) => LoadedModel::from_file(&path, &options),
         ModelSource::Remote(source) => return Err(not_pulled(&source)),
+        ModelSource::File(_) | ModelSource::Digits => LoadedModel::from_file(&config.file_name(), &options),
     };
     loaded.map_err(|error| from_engine(config, error))
 }
@@ -295,8 +302,16 @@ mod tests {
             (&generates[..1], ModelKind::Generate, ModelKind::Predict),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
-            (&["batch-size = 4", "batch-window = \"0ms\""][..], ModelKind::Predict, ModelKind::Embed),
-            (&["batch-size = 4", "batch-window = \"5ms\""][..], ModelKind::Predict, ModelKind::Generate),
+            (
+                &["backend = \"cpu\"", "batch-size = 4", "batch-window = \"0ms\""][..],
+                ModelKind::Predict,
+                ModelKind::Embed,
+            ),
+            (
+                &["backend = \"wgpu\"", "batch-size = 4", "batch-window = \"5ms\""][..],
+                ModelKind::Predict,
+                ModelKind::Generate,
+            ),
             (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {

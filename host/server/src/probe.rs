@@ -170,6 +170,9 @@ fn file_bytes(path: &Path) -> u64 {
     if path == Path::new(demo::NAME) {
         return demo::BYTES;
     }
+    if Format::of(path) == Format::Tensors {
+        return tensors::most_bytes(path);
+    }
     parts_of(path).iter().map(|part| bytes(part)).fold(0, u64::saturating_add)
 }
 
@@ -185,7 +188,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     }
     let bounded = bound_this_process(bounds(path, lora.as_deref()));
     bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
-    if Format::of(path) == Format::Onnx {
+    if Format::of(path) == Format::Tensors {
         return bad(path, tensors::try_here(path));
     }
     let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });

@@ -89,7 +89,7 @@ impl Engines {
                 Some(ModelKind::Embed) => ModelKind::Embed,
                 _ => ModelKind::Generate,
             }),
-            Self::Llama if models::format(config)? == Format::Onnx => {
+            Self::Llama if models::format(config)? == Format::Tensors => {
                 models::settings_fit(config, ModelKind::Predict)?;
                 let (model, sha256) = models::load_tensors(config, sink)?;
                 WeightsSource::Tensors { model: Arc::new(model), sha256 }

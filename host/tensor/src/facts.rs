@@ -33,4 +33,6 @@ pub struct Facts {
     pub bytes: u64,
     /// How requests are computed.
     pub joining: Joining,
+    /// What an operator shall know of it: weights that no layer uses, a backend that is not there.
+    pub notes: Vec<String>,
 }

@@ -8,7 +8,13 @@ use tract_onnx::pb::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
 };
 
-use crate::{TensorLoadError, TensorModel};
+use crate::{BackendChoice, FileFormat, Files, TensorLoadError, TensorModel};
+
+/// Loads an ONNX model without a manifest.
+pub(crate) fn load(bytes: &[u8]) -> Result<TensorModel, TensorLoadError> {
+    let files = Files { format: FileFormat::Onnx, weights: bytes.to_vec(), manifest: None, labels: None };
+    crate::load(files, BackendChoice::Auto)
+}
 
 /// A graph, from its inputs on.
 #[derive(Debug, Clone, Default)]
@@ -111,7 +117,7 @@ impl Graph {
     }
 
     pub(crate) fn load(&self) -> Result<TensorModel, TensorLoadError> {
-        crate::load(&mut &*self.bytes())
+        load(&self.bytes())
     }
 }
 
@@ -239,6 +245,12 @@ pub(crate) fn convolution() -> Graph {
         .weights("w", &[2, 1, 3, 3], &[1.0; 18])
         .node("Conv", &["x", "w"], &["y"])
         .output("y", FLOAT, &["batch", "2", "h", "w"])
+}
+
+/// A tensor of this many numbers.
+pub(crate) fn wide(numbers: usize) -> Graph {
+    let numbers = numbers.to_string();
+    Graph::default().input("x", FLOAT, &[&numbers]).node("Relu", &["x"], &["y"]).output("y", FLOAT, &[&numbers])
 }
 
 /// What an operator of a graph within it does, nobody sees before.

@@ -1,6 +1,6 @@
 //! Computes requests on the thread of a worker: several at once, of a model whose rows have no influence on each other.
 //!
-//! That is proven from its graph (`independence`): it follows neither from the shapes of a model's tensors nor from trying some
+//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a model's tensors nor from trying some
 //! numbers, and one client's would tell of another's.
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed, InputError};
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Computing, Predicted, Rows, Tensor};
+use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
 use crate::facts::Joining;
-use crate::runtime::{TensorModel, rows_of};
+use crate::model::TensorModel;
 
 /// Lengths of axes of any length with which a model is warmed up: some take no short ones.
 const LENGTHS: [usize; 3] = [8, 32, 1];
@@ -40,7 +40,13 @@ impl Predictor {
     fn alone(&self, input: &Rows) -> Computed<Predicted> {
         let begun = Instant::now();
         let tensors = self.model.run(&input.tensors).map_err(InputError::Refused)?;
-        Ok(Predicted { tensors, took: begun.elapsed() })
+        Ok(self.predicted(tensors, begun.elapsed()))
+    }
+
+    /// With the classes of its own rows, also where others were computed with them.
+    fn predicted(&self, tensors: Vec<Tensor>, took: Duration) -> Predicted {
+        let classes = self.model.classes(&tensors);
+        Predicted { tensors, classes, took }
     }
 
     /// Computes inputs whose tensors differ in their rows alone, in as many runs as memory asks for.
@@ -63,12 +69,17 @@ impl Predictor {
         match self.model.run_together(&requests) {
             Ok(answers) => {
                 let took = begun.elapsed();
-                answers.into_iter().map(|tensors| Ok(Predicted { tensors, took })).collect()
+                answers.into_iter().map(|tensors| Ok(self.predicted(tensors, took))).collect()
             }
             // Whose numbers the model cannot compute shows when each is computed alone.
             Err(_) => inputs.iter().map(|input| self.alone(input)).collect(),
         }
     }
+}
+
+/// Rows of a request: the length of the first axis of its tensors.
+fn rows_of(request: &[Tensor]) -> usize {
+    request.first().and_then(|tensor| tensor.shape().first()).copied().unwrap_or(0)
 }
 
 /// A tensor's shape with so many rows.
@@ -84,7 +95,7 @@ impl TensorModel {
     /// What it takes in memory: its weights, also in the order in which they are computed, and the tensors of a request of each
     /// worker, whose axes of any length are short. `rows`: of a batch of several requests, at most.
     pub fn memory_bytes(&self, workers: u32, rows: u32) -> u64 {
-        let mut shapes = shapes(self, PLANNED);
+        let mut shapes = self.shapes(PLANNED);
         if self.facts.joining == Joining::Proven {
             let first = shapes.iter_mut().filter_map(|shape| shape.first_mut());
             first.for_each(|length| *length = PLANNED.max(rows as usize));
@@ -136,22 +147,14 @@ impl BatchModel for Predictor {
     }
 }
 
-/// Shapes of the inputs of a model, with this length for all axes of any length.
-fn shapes(model: &TensorModel, length: usize) -> Vec<Vec<usize>> {
-    let axis = |axis: &Axis| match axis {
-        Axis::Fixed(length) => *length,
-        Axis::Any(_) => length,
-    };
-    model.signature.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect()
-}
-
 /// Inputs of a model, all zero. `None`: tensors of this size are not for a trial.
 fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
-    let shapes = shapes(model, length);
+    let shapes = model.shapes(length);
     model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
     model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
 #[cfg(test)]
+#[cfg(feature = "onnx")]
 #[path = "predictor_tests.rs"]
 mod tests;

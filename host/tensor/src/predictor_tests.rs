@@ -73,17 +73,19 @@ fn numbers_that_a_model_cannot_compute_fail_their_own_request_alone() {
 #[test]
 fn a_file_that_is_no_model_is_refused_with_what_is_wrong() {
     let check = |bytes: &[u8], expected: &str| {
-        let error = crate::load(&mut &*bytes).unwrap_err().to_string();
+        let error = made::load(bytes).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     check(b"not a model", "is no ONNX model");
     check(b"", "has no graph");
     let whole = made::linear().bytes();
     for end in [10, whole.len() / 2, whole.len() - 1] {
-        assert!(crate::load(&mut &whole[..end]).is_err(), "cut at {end}");
+        assert!(made::load(&whole[..end]).is_err(), "cut at {end}");
     }
     check(&made::branches().bytes(), "operators that are not supported: If");
     check(&made::foreign().bytes(), "operators that are not supported: acme.MatMul");
+    let twice = made::linear().node("Add", &["product", "b"], &["y"]);
+    check(&twice.bytes(), "two of its nodes give y");
     let unknown = made::linear().node("NoSuchOperator", &["y"], &["z"]).node("AnotherOne", &["z"], &["w"]);
     check(&unknown.bytes(), "operators that are not supported: AnotherOne, NoSuchOperator");
     check(&made::elsewhere("../secret").bytes(), "another file");
@@ -228,4 +230,17 @@ fn a_batch_that_would_take_too_much_memory_is_computed_in_parts() {
     assert!(model.run_bytes(&[&[3, 400_000]]).unwrap() > RUN_BYTES);
     let outputs = Predictor::new(model, 8, Duration::ZERO).compute(&inputs).unwrap();
     assert!(outputs.iter().all(|output| output.as_ref().unwrap().tensors[0].shape() == [1, 400_000]));
+}
+
+#[test]
+fn regression_models_that_take_too_long_or_never_fit_are_refused_at_the_load() {
+    let long = |nodes: usize| {
+        let graph = made::linear();
+        (2..nodes).fold(graph, |graph, node| graph.node("NoSuchOperator", &["y"], &[&format!("n{node}")]))
+    };
+    assert!(long(10_000).load().unwrap_err().to_string().contains("NoSuchOperator"));
+    assert_eq!(long(10_001).load().unwrap_err().to_string(), "has 10001 nodes, at most 10000");
+    let error = made::wide(1 << 28).load().unwrap_err();
+    assert!(matches!(error, TensorLoadError::NeverFits { bytes, most: RUN_BYTES } if bytes > RUN_BYTES), "{error}");
+    assert!(made::wide(1 << 26).load().is_ok());
 }

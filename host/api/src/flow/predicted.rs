@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use camshaft_core::tensor::{Predicted, Rows, Tensor, volume};
+use camshaft_core::tensor::{Class, Predicted, Rows, Tensor, volume};
 use serde::{Serialize, Serializer};
 
 use crate::flow::backend::PredictBackend;
@@ -87,7 +87,9 @@ pub(crate) fn answer_bytes(model: &PredictBackend, rows: &Rows, form: &Form) -> 
         numbers.checked_mul(written.checked_add(size)?)
     };
     let all = outputs.iter().enumerate().map(bytes).try_fold(0usize, |all, one| all.checked_add(one?));
-    all.map_or(usize::MAX, |all| all.saturating_add(names).saturating_add(HEAD_BYTES))
+    // The Open Inference Protocol's form leaves classes out, but the model gives them all the same.
+    let beside = names.saturating_add(HEAD_BYTES).saturating_add(model.computing.class_bytes(rows.rows));
+    all.map_or(usize::MAX, |all| all.saturating_add(beside))
 }
 
 /// # Errors
@@ -133,6 +135,9 @@ struct Prediction<'a> {
     /// Of a model that gives one tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<NestedLists<'a>>,
+    /// Of a model that classifies, for each row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classes: Option<&'a [Vec<Class>]>,
     inference_ms: f64,
 }
 
@@ -147,7 +152,7 @@ impl Serialize for Outputs<'_> {
 }
 
 fn prediction<'a>(served: &'a Served, predicted: &'a Predicted) -> Result<Prediction<'a>, FlowError> {
-    let Predicted { tensors, took } = predicted;
+    let Predicted { tensors, classes, took } = predicted;
     let names = served.predictor()?.signature.outputs.iter().map(|output| output.name.as_str());
     Ok(Prediction {
         model: &served.model.id,
@@ -156,6 +161,7 @@ fn prediction<'a>(served: &'a Served, predicted: &'a Predicted) -> Result<Predic
             [only] => Some(NestedLists::of(only)),
             _ => None,
         },
+        classes: classes.as_deref(),
         inference_ms: took.as_micros() as f64 / 1e3,
     })
 }

@@ -9,6 +9,7 @@ use camshaft_core::reserve::Reserve;
 use camshaft_core::sizes::{KvLayout, Wishes};
 use camshaft_engine::{AdapterOptions, FlashAttention, KvType, Numa};
 use camshaft_registry::Source;
+use camshaft_tensor::BackendChoice;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +17,9 @@ use super::auto::Auto;
 use super::origins::Origins;
 use super::quantity::DurationValue;
 
-/// Names the model in the binary where a path is expected.
+/// Name the models in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
+pub(super) const DIGITS: &str = "digits";
 /// Drafted by a draft model unless a number is set.
 const DRAFT_TOKENS: u32 = 4;
 
@@ -27,8 +29,9 @@ const DRAFT_TOKENS: u32 = 4;
 pub struct ModelConfig {
     /// The name that clients use. Unset: the file's name without its ending.
     pub id: String,
-    /// The GGUF file, or the ONNX file (its name ends with .onnx). Unset or "demo": the model in the binary.
-    #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
+    /// The GGUF file, the ONNX file (its name ends with .onnx), or the weights (.mpk, .bpk, .safetensors, .pt, .pth) or the manifest
+    /// (.toml) of another tensor model. Unset or "demo": the model in the binary that generates. "digits": the one that classifies.
+    #[schemars(extend("format" = "path", "x-builtin" = ["demo", "digits"]))]
     pub path: Option<PathBuf>,
     /// Where the model is pulled from if it is not in the cache of models, instead of `path`: "hf:ORG/REPO/FILE@REV",
     /// "https://..." with `sha256`, "ollama:NAME:TAG" or "HOST/NAMESPACE/NAME:TAG".
@@ -58,8 +61,11 @@ pub struct ModelConfig {
     pub kv_on_gpu: bool,
     /// Compute attention in one piece, without the matrix of all scores. "auto": where model and device allow it.
     pub flash_attention: FlashKey,
-    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of an ONNX file.
+    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of a tensor model's file.
     pub kind: KindKey,
+    /// What computes a tensor model of weights and a manifest. "cpu", "wgpu": a GPU, and the CPU where there is none. "auto": the CPU,
+    /// unless the program was built for GPUs.
+    pub backend: BackendKey,
     /// Another way to write kind = "embed".
     pub embeddings: bool,
     /// Contexts that share the weights, each with a thread and a KV cache of its own.
@@ -156,6 +162,7 @@ impl Default for ModelConfig {
             kv_on_gpu: true,
             flash_attention: FlashKey::default(),
             kind: KindKey::default(),
+            backend: BackendKey::default(),
             embeddings: false,
             workers: 1,
             sequences: Auto::Auto,
@@ -189,6 +196,8 @@ impl Default for ModelConfig {
 pub enum ModelSource {
     /// The demo model in the binary.
     Demo,
+    /// The classifier in the binary.
+    Digits,
     File(PathBuf),
     /// Has to be pulled, and has a path then.
     Remote(String),
@@ -198,14 +207,15 @@ pub enum ModelSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Gguf,
-    Onnx,
+    /// Of a tensor model.
+    Tensors,
 }
 
 impl Format {
     /// By the name of the file.
     pub fn of(path: &Path) -> Self {
-        let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
-        if is_onnx { Self::Onnx } else { Self::Gguf }
+        let is_tensors = path.as_os_str() == DIGITS || camshaft_tensor::is_tensor_model(path);
+        if is_tensors { Self::Tensors } else { Self::Gguf }
     }
 }
 
@@ -215,14 +225,16 @@ impl ModelConfig {
             (None, Some(source)) => ModelSource::Remote(source.clone()),
             (None, None) => ModelSource::Demo,
             (Some(path), _) if path.as_os_str() == DEMO => ModelSource::Demo,
+            (Some(path), _) if path.as_os_str() == DIGITS => ModelSource::Digits,
             (Some(path), _) => ModelSource::File(path.clone()),
         }
     }
 
-    /// The name of its file, by which its format is known.
+    /// Its file, by whose name its format is known; of a bundled model, its name.
     pub fn file_name(&self) -> PathBuf {
         match self.source() {
             ModelSource::Demo => DEMO.into(),
+            ModelSource::Digits => DIGITS.into(),
             ModelSource::File(path) => path,
             // Checked when the configuration was read.
             ModelSource::Remote(source) => {
@@ -235,11 +247,10 @@ impl ModelConfig {
     pub(super) fn complete(&mut self) {
         if self.id.is_empty() {
             self.id = match self.source() {
-                ModelSource::Demo => DEMO.to_owned(),
-                ModelSource::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
                 ModelSource::Remote(source) => {
                     Source::parse(&source).map(|source| source.default_id()).unwrap_or_default()
                 }
+                _ => self.file_name().file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             };
         }
         if self.embeddings && self.kind == KindKey::Auto {
@@ -299,11 +310,10 @@ impl ModelConfig {
 
     /// Its kind, as far as it is known before its file is read.
     pub fn expected_kind(&self) -> Option<ModelKind> {
-        let of_file = |path: PathBuf| (Format::of(&path) == Format::Onnx).then_some(ModelKind::Predict);
-        self.kind.wanted().or_else(|| match self.source() {
-            ModelSource::Demo => Some(ModelKind::Generate),
-            ModelSource::File(path) => of_file(path),
-            ModelSource::Remote(_) => of_file(self.file_name()),
+        self.kind.wanted().or_else(|| match (self.source(), Format::of(&self.file_name())) {
+            (ModelSource::Demo, _) => Some(ModelKind::Generate),
+            (_, Format::Tensors) => Some(ModelKind::Predict),
+            (_, Format::Gguf) => None,
         })
     }
 
@@ -355,6 +365,34 @@ impl KindKey {
             Self::Generate => Some(ModelKind::Generate),
             Self::Embed => Some(ModelKind::Embed),
             Self::Predict => Some(ModelKind::Predict),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum BackendKey {
+    #[default]
+    Auto,
+    Cpu,
+    Wgpu,
+}
+
+impl BackendKey {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+        }
+    }
+
+    pub fn choice(self) -> BackendChoice {
+        match self {
+            Self::Auto => BackendChoice::Auto,
+            Self::Cpu => BackendChoice::Cpu,
+            Self::Wgpu => BackendChoice::Wgpu,
         }
     }
 }

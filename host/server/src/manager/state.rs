@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use super::book::Book;
 use crate::config::{ModelConfig, ModelSource, Origins};
-use crate::demo;
 use crate::start::{Started, now};
 use crate::weights::Weights;
 
@@ -180,9 +179,8 @@ impl Resident {
             since: self.since,
             memory_bytes: self.held.as_ref().map(|hold| hold.bytes),
             path: Some(match self.config.source() {
-                ModelSource::Demo => demo::NAME.to_owned(),
-                ModelSource::File(path) => path.display().to_string(),
                 ModelSource::Remote(source) => source,
+                _ => self.config.file_name().display().to_string(),
             }),
             origin: match self.origin {
                 Origin::File => "file",

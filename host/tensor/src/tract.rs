@@ -1,33 +1,32 @@
-//! A model that is ready to be computed, and the memory that this takes.
+//! An ONNX model that tract computes, and the memory that this takes.
 use std::borrow::Cow;
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
-use camshaft_core::tensor::{Computing, Datatype, Signature, Tensor};
+use camshaft_core::tensor::{Datatype, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::{Symbol, SymbolValues, TDim, TypedFact};
 use tract_onnx::tract_core::ops::scan::OptScan;
 
-use crate::facts::Facts;
+use crate::joined::{self, Requests};
+use crate::quiet::{OUT_OF_RANGE, quietly};
 
-/// A loaded model. Workers share it.
+/// A prepared model. Workers share it.
 #[derive(Debug)]
-pub struct TensorModel {
-    pub facts: Facts,
-    pub signature: Signature,
+pub(crate) struct Plan {
     pub(crate) plan: Arc<TypedRunnableModel>,
     /// The symbols of the inputs' axes: those with an axis of any length, in the order of the inputs.
     pub(crate) symbols: Vec<Vec<Option<Symbol>>>,
 }
 
-impl Computing for TensorModel {
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
+impl Plan {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let values = self.values(shapes)?;
         model_bytes(self.plan.model(), &values)
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let (values, model) = (self.values(shapes)?, self.plan.model());
         let length = |axis: &TDim| usize::try_from(axis.eval(&values).to_i64().ok()?).ok();
         let outlets = model.output_outlets().ok()?.iter();
@@ -63,7 +62,7 @@ fn fact_bytes(fact: &TypedFact, values: &SymbolValues) -> Option<u64> {
     }
 }
 
-impl TensorModel {
+impl Plan {
     /// The lengths of the inputs' axes by their symbols.
     fn values(&self, shapes: &[&[usize]]) -> Option<SymbolValues> {
         let mut values = SymbolValues::default();
@@ -77,34 +76,23 @@ impl TensorModel {
         Some(values)
     }
 
-    /// Computes one tensor for each input, which [`Signature::check`] accepts.
+    /// Computes one tensor for each input, of the shapes that the model takes.
     ///
     /// # Errors
     /// The runtime says why it cannot compute these numbers.
-    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+    pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
         let inputs = inputs.iter().map(|input| to_runtime(&[input])).collect::<Result<_, _>>()?;
         self.compute(inputs)?.iter().map(from_runtime).collect()
     }
 
-    /// Computes several requests at once, whose tensors differ in the lengths of their first axes alone. Returns what each of them
-    /// gets. Only of a model whose rows are computed each by itself.
+    /// Computes several requests at once. Returns what each of them gets.
     ///
     /// # Errors
-    /// As [`TensorModel::run`]; one of them is at fault, perhaps.
-    pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let stacked = |input: usize| {
-            let parts: Option<Vec<&Tensor>> = requests.iter().map(|request| request.get(input)).collect();
-            to_runtime(&parts.ok_or_else(|| format!("a request without its input {input}"))?)
-        };
-        let inputs = (0..self.signature.inputs.len()).map(stacked).collect::<Result<_, _>>()?;
-        let rows: Vec<usize> = requests.iter().map(|request| rows_of(request)).collect();
-        let mut answers: Vec<Vec<Tensor>> = requests.iter().map(|_| Vec::new()).collect();
-        for output in &self.compute(inputs)? {
-            for (answer, tensor) in answers.iter_mut().zip(split(output, &rows)?) {
-                answer.push(tensor);
-            }
-        }
-        Ok(answers)
+    /// As [`Plan::run`]; one of them is at fault, perhaps.
+    pub(crate) fn run_together(&self, requests: &Requests<'_>) -> Result<Vec<Vec<Tensor>>, String> {
+        let inputs = requests.inputs()?.iter().map(|parts| to_runtime(parts)).collect::<Result<_, _>>()?;
+        let outputs = self.compute(inputs)?;
+        requests.answers(outputs.iter().map(|output| split(output, requests)))
     }
 
     fn compute(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, String> {
@@ -112,32 +100,6 @@ impl TensorModel {
         let run = quietly(|| self.plan.run(inputs)).ok_or_else(|| OUT_OF_RANGE.to_owned())?;
         run.map_err(|error| format!("{error:#}"))
     }
-}
-
-/// What the runtime panics at.
-const OUT_OF_RANGE: &str =
-    "a number is out of range for an operation, such as an index that a table does not have, or a division by zero";
-
-thread_local! {
-    /// Whether a panic of this thread is expected, and told in another way.
-    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `act`; `None` if it panics. A client can cause that as often as it likes, so the log has nothing of it.
-pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_QUIET.get() {
-                usual(panic);
-            }
-        }));
-    });
-    IS_QUIET.set(true);
-    let done = catch_unwind(AssertUnwindSafe(act));
-    IS_QUIET.set(false);
-    done.ok()
 }
 
 pub(crate) fn to_datum(datatype: Datatype) -> DatumType {
@@ -162,24 +124,13 @@ pub(crate) fn to_datatype(datum: DatumType) -> Option<Datatype> {
     Datatype::ALL.into_iter().find(|&datatype| to_datum(datatype) == datum)
 }
 
-/// Rows of a request: the length of the first axis of its tensors.
-pub(crate) fn rows_of(request: &[Tensor]) -> usize {
-    request.first().and_then(|tensor| tensor.shape().first()).copied().unwrap_or(0)
-}
-
 /// One tensor of several, one after the other along their first axes.
 fn to_runtime(parts: &[&Tensor]) -> Result<TValue, String> {
-    let Some((first, others)) = parts.split_first() else { return Err("a tensor of nothing".to_owned()) };
-    let mut shape = first.shape().to_vec();
-    for part in others {
-        let (length, added) = (shape.first_mut(), part.shape().first());
-        let (Some(length), Some(added)) = (length, added) else { return Err("a tensor without axes".to_owned()) };
-        *length = length.checked_add(*added).ok_or_else(|| "more rows than can be counted".to_owned())?;
-    }
-    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(first.datatype()), &shape);
+    let (datatype, shape) = joined::stacked(parts)?;
+    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(datatype), &shape);
     let mut made = made.map_err(|error| format!("{error:#}"))?;
     let (bytes, expected) = (made.as_bytes_mut(), parts.iter().map(|part| part.bytes().len()).sum::<usize>());
-    if bytes.len() != expected || others.iter().any(|part| part.datatype() != first.datatype()) {
+    if bytes.len() != expected {
         return Err(format!("tensors of {expected} bytes became one of {}", bytes.len()));
     }
     let mut rest = bytes;
@@ -191,24 +142,9 @@ fn to_runtime(parts: &[&Tensor]) -> Result<TValue, String> {
     Ok(made.into_tvalue())
 }
 
-/// Takes an output apart along its first axis.
-fn split(value: &TValue, rows: &[usize]) -> Result<Vec<Tensor>, String> {
+fn split(value: &TValue, requests: &Requests<'_>) -> Result<Vec<Tensor>, String> {
     let numbers = plain(value)?;
-    let datatype = datatype_of(&numbers)?;
-    let (Some((&all, others)), bytes) = (numbers.shape().split_first(), numbers.as_bytes()) else {
-        return Err("an output without axes".to_owned());
-    };
-    if rows.iter().sum::<usize>() != all {
-        return Err(format!("an output of {all} rows for {} of the inputs", rows.iter().sum::<usize>()));
-    }
-    let row_bytes = bytes.len().checked_div(all).unwrap_or(0);
-    let mut rest = bytes;
-    let part = |&rows: &usize| {
-        let (own, after) = rest.split_at(rows * row_bytes);
-        rest = after;
-        Tensor::new(datatype, [&[rows], others].concat(), own.to_vec()).map_err(|error| error.to_string())
-    };
-    rows.iter().map(part).collect()
+    requests.split(datatype_of(&numbers)?, numbers.shape(), numbers.as_bytes())
 }
 
 fn from_runtime(value: &TValue) -> Result<Tensor, String> {
