@@ -16,7 +16,7 @@ use camshaft_core::jobs::queue::JobQueue;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{AuthOutcome, Principal, ValidateOutcome};
 use camshaft_core::pool::Watermarks;
-use camshaft_core::tensor::{Axis, Computing, Datatype, Number, Predicted, Rows, Signature, Tensor, TensorSpec};
+use camshaft_core::tensor::{Axis, Class, Computing, Datatype, Number, Predicted, Rows, Signature, Tensor, TensorSpec};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -28,9 +28,12 @@ const INFER: &str = "/v2/models/org/double/infer";
 const LENGTH: &str = "inference-header-content-length";
 const WIDE: usize = 100;
 
-/// Takes `x`, any number of rows of three FP32 numbers, and gives `y`, twice `x`, and `z`, which is [`WIDE`] times as wide.
+/// Takes `x`, any number of rows of three FP32 numbers, and gives `y`, twice `x`, and `z`, which is [`WIDE`] times as wide. Of each row it says one class.
 #[derive(Debug)]
-struct Doubles;
+struct Doubles {
+    /// What it says that the classes of a row take in an answer.
+    row_class_bytes: usize,
+}
 
 impl Computing for Doubles {
     fn run_bytes(&self, _: &[&[usize]]) -> Option<u64> {
@@ -39,6 +42,10 @@ impl Computing for Doubles {
 
     fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         Some(vec![shapes[0].to_vec(), vec![shapes[0][0], 3 * WIDE]])
+    }
+
+    fn class_bytes(&self, rows: u32) -> usize {
+        self.row_class_bytes * rows as usize
     }
 }
 
@@ -53,7 +60,9 @@ fn compute(rows: &Rows) -> Result<Predicted, WorkerError> {
         Tensor::new(Datatype::Fp32, shape.to_vec(), bytes).unwrap()
     };
     let tensors = vec![tensor(x.shape(), 1), tensor(&[x.shape()[0], 3 * WIDE], WIDE)];
-    Ok(Predicted { tensors, took: Duration::from_micros(1500) })
+    let class = |row: u32| vec![Class { label: "doubled".into(), index: row, score: 0.5 }];
+    let classes = Some((0..rows.rows).map(class).collect());
+    Ok(Predicted { tensors, classes, took: Duration::from_micros(1500) })
 }
 
 struct Server {
@@ -68,7 +77,7 @@ struct Reply {
     bytes: Vec<u8>,
 }
 
-fn model(computed: &Arc<AtomicUsize>) -> Model {
+fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
     let spec = |name: &str, width| TensorSpec {
         name: name.to_owned(),
         datatype: Datatype::Fp32,
@@ -102,7 +111,7 @@ fn model(computed: &Arc<AtomicUsize>) -> Model {
     };
     let signature =
         Signature { inputs: vec![spec("x", 3)], outputs: vec![spec("y", 3), spec("z", 3 * WIDE)], rows: true };
-    let predict = PredictBackend { jobs, info, signature, computing: Arc::new(Doubles) };
+    let predict = PredictBackend { jobs, info, signature, computing: Arc::new(Doubles { row_class_bytes }) };
     let health = ModelHealth::default();
     health.worker().up();
     let naming = Naming::of("org/double");
@@ -111,12 +120,16 @@ fn model(computed: &Arc<AtomicUsize>) -> Model {
 
 impl Server {
     fn new(rules: Rules) -> Self {
+        Self::with_classes(rules, 0)
+    }
+
+    fn with_classes(rules: Rules, row_class_bytes: usize) -> Self {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let computed = Arc::new(AtomicUsize::new(0));
         let api = Api::new(ApiOptions {
             life: Arc::new(FixedModels),
-            models: vec![model(&computed)],
+            models: vec![model(&computed, row_class_bytes)],
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
             limits: ApiLimits { body_bytes: 8 << 20, ..LIMITS },
@@ -402,6 +415,22 @@ async fn regression_an_answer_without_room_is_refused_before_it_is_computed() {
     bytes["parameters"] = json!({"binary_data_output": true});
     assert_eq!(server.post(INFER, bytes).await.status, 200);
     assert_eq!(server.computed(), 3);
+}
+
+#[tokio::test]
+async fn classes_are_in_our_own_form_alone_and_count_in_the_memory_of_an_answer() {
+    let own = json!({"input": [[1, 2, 3], [1, 2, 3]]});
+    let server = Server::new(Rules::default());
+    let class = |row: u32| json!([{"label": "doubled", "index": row, "score": 0.5}]);
+    assert_eq!(server.post("/predict", own.clone()).await.json()["classes"], json!([class(0), class(1)]));
+    let open = server.post(INFER, x(&json!([1, 2, 3]))).await;
+    assert!(open.json().get("classes").is_none() && !open.bytes.windows(7).any(|word| word == b"doubled"));
+    let large = Server::with_classes(Rules::default(), 8 << 20);
+    // One request may take half of it: one row has room, two have none.
+    large.api.set_limits(ApiLimits { bodies_bytes: 24 << 20, ..large.api.limits() });
+    assert_eq!(large.post("/predict", own).await.status, 413);
+    assert_eq!(large.computed(), 0);
+    assert_eq!(large.post("/predict", json!({"input": [[1, 2, 3]]})).await.status, 200);
 }
 
 #[tokio::test]
