@@ -269,6 +269,7 @@ impl Starter {
     }
 
     /// The threads of a model that computes batches; its queue, and what `facts` read from the first of its workers.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing")]
     fn start_batches<M, R>(
         &self,
         model: &Weights,

@@ -79,18 +79,18 @@ impl Manager {
         let body = move || {
             let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
             let done = done.unwrap_or_else(|_| Err("it panicked; the log says more".to_owned()));
-            order.manager.end(&order, done);
+            order.manager.end(&order, &done);
         };
         if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
-            self.end(&ending, Err(format!("no thread can be started: {error}")));
+            self.end(&ending, &Err(format!("no thread can be started: {error}")));
             return Err(ModelRefusal::Ending);
         }
         Ok(operation)
     }
 
-    fn end(&self, order: &Order, done: Result<(), String>) {
+    fn end(&self, order: &Order, done: &Result<(), String>) {
         let Order { operation, model, .. } = order;
-        match &done {
+        match done {
             Ok(()) => tracing::info!(model, operation, "the model was changed"),
             Err(why) => tracing::error!(model, operation, why, "the model could not be changed"),
         }
@@ -99,7 +99,7 @@ impl Manager {
             state.operations.end(operation, done.clone().err());
             let Some(resident) = state.residents.get_mut(model) else { return };
             resident.operation = None;
-            if let Err(why) = &done {
+            if let Err(why) = done {
                 resident.fail(why);
             }
             // Who has left hears nothing.
@@ -319,6 +319,7 @@ impl Manager {
 }
 
 /// An error with what is behind it, as far as it does not say so itself.
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn said(error: ServerError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
