@@ -51,7 +51,7 @@ enum Facts {
 #[derive(Debug, Serialize)]
 struct TensorFacts {
     format: &'static str,
-    backend: &'static str,
+    backend: String,
     inputs: Vec<SpecObject>,
     outputs: Vec<SpecObject>,
     parameters: u64,
@@ -103,7 +103,7 @@ impl From<&PredictBackend> for TensorFacts {
         let specs = |specs: &[TensorSpec]| specs.iter().map(SpecObject::from).collect();
         Self {
             format: model.info.format,
-            backend: model.info.backend,
+            backend: model.backend().to_owned(),
             inputs: specs(&model.signature.inputs),
             outputs: specs(&model.signature.outputs),
             parameters: model.info.parameters,
