@@ -18,7 +18,7 @@ pub use flow::backend::{
 pub use flow::catalog::Absence;
 pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
-pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, Ticket, Work, jobs};
+pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, QueueBounds, Ticket, Work, jobs};
 pub use flow::life::{
     Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
 };

@@ -56,5 +56,7 @@ pub const HINT_NAME_BYTES: usize = 64;
 pub const HINT_VALUE_BYTES: usize = 256;
 /// Maximum draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
+/// The largest bound of one tenant's sequences: those of as many workers as a model may have.
+pub const TENANT_SEQUENCES: u32 = 64 * SEQUENCES;
 /// Maximum sequences of a worker. llama.cpp allows 256, one of which the engine needs for copies of state.
 pub const SEQUENCES: u32 = 255;

@@ -32,8 +32,19 @@ pub enum Command {
     /// Close a session: what it pinned may be evicted. Answered by `SessionClosed` with the same id, which no generation
     /// has.
     CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
+    /// What the worker runs at once and computes in one step, below what its engine has room for. What runs goes on.
+    Bounds(WorkerBounds),
     /// RAM capacity of the prefix cache, and how long an unused session lasts.
     CacheLimits { ram_bytes: u64, session_ttl: Duration },
+}
+
+/// Bounds of a worker that may change while it runs. `None`: what its engine has room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerBounds {
+    /// Generations that run at once.
+    pub sequences: Option<u32>,
+    /// Tokens of one step; never fewer than sequences that decode.
+    pub step_tokens: Option<u32>,
 }
 
 /// One generation.

@@ -1,6 +1,8 @@
 //! The rig of the pool's tests: schedulers that are closures, requests of one kind, workers that the test plays.
 #[path = "pool_tests/books.rs"]
 mod books;
+#[path = "pool_tests/bounds.rs"]
+mod bounds;
 #[path = "pool_tests/checkpoints.rs"]
 mod checkpoints;
 #[path = "pool_tests/placement.rs"]

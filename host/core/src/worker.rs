@@ -57,6 +57,8 @@ pub struct Worker {
     /// For each running sequence, the position up to which it may compute in this step.
     compute_limits: Vec<u32>,
     prefill_budget: u32,
+    /// Tokens of a step.
+    step_tokens: u32,
     pacer: Pacer,
     speculation: Option<Speculation>,
     rate: Rate,
@@ -76,6 +78,7 @@ impl Worker {
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
             prefill_budget: 0,
+            step_tokens: limits.batch_tokens,
             pacer: Pacer::new(step_target),
             speculation,
             rate: Rate::default(),
@@ -105,6 +108,7 @@ impl Worker {
         let active = self.roster.active();
         // Others may have the places of paused sequences.
         let free_sequences = self.roster.kv.free_sequences() as usize + self.roster.running.len() - active;
+        let free_sequences = free_sequences.min(self.roster.most.saturating_sub(active));
         let ready = self.roster.waiting.iter().filter(|s| s.placement.is_ready()).count();
         let all = self.roster.running.iter().chain(&self.roster.waiting);
         WorkerFacts {
@@ -148,6 +152,14 @@ impl Worker {
             Command::Pause { id } => self.roster.pause(id, self.intake.next_event(), engine, events),
             Command::Resume { id } => self.roster.resume(id, engine, events),
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
+            Command::Bounds(bounds) => {
+                // Fewer would leave sequences out of every step.
+                let least = self.limits.sequences.min(self.limits.batch_tokens);
+                let most = self.limits.batch_tokens;
+                self.step_tokens = bounds.step_tokens.map_or(most, |tokens| tokens.clamp(least, most));
+                self.roster.most = bounds.sequences.map_or(usize::MAX, |sequences| sequences as usize);
+                self.roster.admit_waiting(engine, events);
+            }
             Command::CacheLimits { ram_bytes, session_ttl } => self.roster.kv.cache.set_limits(ram_bytes, session_ttl),
             Command::CloseSession { id, namespace, session } => {
                 let existed = self.roster.kv.cache.close_session(&namespace, &session);
@@ -211,7 +223,7 @@ impl Worker {
         freed.for_each(|seq| speculation.forget(seq));
         self.roster.running.iter_mut().for_each(|s| s.draft.clear());
         let Self { roster: Roster { running, kv, .. }, compute_limits: limits, pacer, .. } = self;
-        speculation.draft(running, DraftBounds { limits, batch_tokens: self.limits.batch_tokens, kv, pacer });
+        speculation.draft(running, DraftBounds { limits, batch_tokens: self.step_tokens, kv, pacer });
     }
 
     fn budget(&self) -> StepBudget {
@@ -227,7 +239,7 @@ impl Worker {
             0 => usize::MAX,
             tokens => tokens as usize,
         };
-        StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
+        StepBudget { batch_tokens: self.step_tokens as usize, prefill_tokens }
     }
 
     /// Tells of the sequences whose first tokens are in the batch, before it is computed: a client that leaves meanwhile

@@ -14,6 +14,8 @@ use crate::segments::Namespace;
 
 #[path = "worker_tests/asked.rs"]
 mod asked;
+#[path = "worker_tests/bounds.rs"]
+mod bounds;
 #[path = "worker_tests/ends.rs"]
 mod ends;
 #[path = "worker_tests/filters.rs"]

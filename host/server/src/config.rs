@@ -37,6 +37,7 @@ pub use lost::Lost;
 pub use model::{BackendKey, FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
+pub(crate) use quantity::DurationValue;
 pub use registry::Models;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;

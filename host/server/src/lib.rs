@@ -19,6 +19,7 @@ pub mod fuzz;
 
 mod activity;
 mod batch_thread;
+mod bounds;
 mod cache_command;
 mod cache_plan;
 mod check;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
 use self::state::{Origin, Resident, State};
+use crate::bounds;
 use crate::cache_plan::CacheShare;
 use crate::config::{LoadKey, ModelConfig, Models};
 use crate::error::ServerError;
@@ -22,6 +23,9 @@ use crate::start::Starter;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 use crate::weights_watch::WeightsWatch;
+
+/// Characters of a key that an error shows.
+const SHOWN_CHARS: usize = 128;
 
 /// What a manager is made of.
 #[derive(Debug)]
@@ -123,7 +127,7 @@ impl Manager {
             let begun = self.begin(Change::Swap, id, move |manager, order| manager.swap_to(order, wanted));
             return told(id, begun);
         }
-        resident.config = config.clone();
+        resident.reconfigure(config.clone());
         let loaded = resident.is_loaded();
         drop(state);
         if let Some(api) = self.api()
@@ -233,6 +237,18 @@ impl ModelControl for Manager {
             resident.config.naming()
         };
         self.api().ok_or(ModelRefusal::Ending)?.set_naming(&naming);
+        Ok(())
+    }
+
+    fn set_limits(&self, id: &str, limits: Map<String, Value>) -> Result<(), ModelRefusal> {
+        if let Some(key) = limits.keys().find(|key| !bounds::KEYS.contains(&key.as_str())) {
+            let (key, keys) = (key.chars().take(SHOWN_CHARS).collect::<String>(), bounds::KEYS.join(", "));
+            return Err(ModelRefusal::Invalid(format!("limits: unknown key {key:?}; there are {keys}")));
+        }
+        let mut state = self.state();
+        let resident = state.resident(id)?;
+        let config = settings::over(&resident.config, limits)?;
+        resident.reconfigure(config);
         Ok(())
     }
 

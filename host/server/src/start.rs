@@ -14,7 +14,7 @@ use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
-use camshaft_core::jobs::BatchModel;
+use camshaft_core::jobs::{BatchLimits, BatchModel};
 use camshaft_core::pool::Pool;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
@@ -22,8 +22,10 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
+use tokio::sync::watch;
 
 use crate::batch_thread::{self, BatchSetup, JobsOf};
+use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::ModelConfig;
 use crate::cores::Cores;
@@ -70,6 +72,8 @@ pub(crate) struct Started {
     pub(crate) model: Model,
     /// Disconnected when its threads have ended, and nothing of it is in memory any more.
     pub(crate) ended: Receiver<Infallible>,
+    /// Its bounds that may change while it runs.
+    pub(crate) bounds: watch::Sender<ModelBounds>,
 }
 
 /// A model that is being started.
@@ -78,6 +82,7 @@ struct Beginning {
     health: ModelHealth,
     /// Held by its threads.
     alive: Sender<Infallible>,
+    bounds: watch::Receiver<ModelBounds>,
 }
 
 /// What a worker is made of, beside its engine.
@@ -94,9 +99,10 @@ impl Starter {
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Started, ServerError> {
         let (alive, ended) = crossbeam_channel::bounded(0);
-        let beginning = Beginning { health: ModelHealth::default(), alive };
+        let (bounds, bounded) = watch::channel(ModelBounds::of(model.config()));
+        let beginning = Beginning { health: ModelHealth::default(), alive, bounds: bounded };
         let model = self.start_threads(number, model, &beginning)?;
-        Ok(Started { model, ended })
+        Ok(Started { model, ended, bounds })
     }
 
     fn start_threads(&self, number: usize, model: &Weights, beginning: &Beginning) -> Result<Model, ServerError> {
@@ -200,6 +206,7 @@ impl Starter {
                 metrics,
                 slow_reader: self.slow_reader,
                 tuned: self.tuned.clone(),
+                bounds: beginning.bounds.clone(),
                 accepts: accepts.clone(),
                 _alive: beginning.alive.clone(),
             },
@@ -253,7 +260,8 @@ impl Starter {
         make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
         let config = model.config();
-        let (jobs, limits) = self.start_batches(model, "embedder", beginning, E::limits, make)?;
+        let (jobs, limits) =
+            self.start_batches(model, ("embedder", ModelBounds::of_texts), beginning, E::limits, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         text.info.context_tokens = input_tokens;
@@ -273,7 +281,7 @@ impl Starter {
     fn start_batches<M, R>(
         &self,
         model: &Weights,
-        what: &str,
+        (what, batch): (&str, fn(BatchLimits, &ModelBounds) -> BatchLimits),
         beginning: &Beginning,
         facts: impl FnOnce(&M) -> R,
         mut make: impl FnMut() -> Result<M, ServerError> + Clone + Send + 'static,
@@ -291,6 +299,8 @@ impl Starter {
             seats: (0..config.workers).map(seat).collect(),
             metrics: Arc::new(self.metrics.queue(id)),
             tuned: self.tuned.clone(),
+            bounds: beginning.bounds.clone(),
+            batch,
         };
         let alive = beginning.alive.clone();
         batch_thread::spawn(&self.supervisor, setup, facts, move || {
@@ -312,7 +322,8 @@ impl Starter {
             let (model, rows, window) = (model.clone(), config.batch_size, config.batch_window.0);
             move || Ok(Predictor::new(model.clone(), rows, window))
         };
-        let (jobs, ()) = self.start_batches(weights, "predictor", beginning, |_: &Predictor| (), make)?;
+        let (jobs, ()) =
+            self.start_batches(weights, ("predictor", ModelBounds::of_rows), beginning, |_: &Predictor| (), make)?;
         let Facts { format, backend, name, parameters, bytes, joining, .. } = model.facts.clone();
         let (workers, requests) = (config.workers, joining.to_string());
         tracing::info!(model = id, name, format, backend, parameters, workers, requests, "tensor model loaded");

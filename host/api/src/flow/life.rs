@@ -69,6 +69,8 @@ pub struct Residence {
     pub operation: Option<String>,
     /// Earlier versions whose last requests still run.
     pub draining: usize,
+    /// Bounds of what it runs at once that can be changed meanwhile, by the configuration's keys.
+    pub limits: Map<String, Value>,
 }
 
 /// How a model in memory is used.
@@ -131,6 +133,12 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
     /// There is no such model, or the weight is out of bounds.
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal>;
 
+    /// Changes what a model runs at once, by the configuration's keys. `null` takes a bound back.
+    ///
+    /// # Errors
+    /// There is no such model, a bound is out of range, or a key is none of these.
+    fn set_limits(&self, id: &str, limits: Map<String, Value>) -> Result<(), ModelRefusal>;
+
     /// An operation, also for a while after its end.
     fn operation(&self, id: &str) -> Option<Operation>;
 
@@ -166,6 +174,10 @@ impl ModelControl for FixedModels {
     }
 
     fn set_weight(&self, _: &str, _: f64) -> Result<(), ModelRefusal> {
+        Err(ModelRefusal::Unsupported)
+    }
+
+    fn set_limits(&self, _: &str, _: Map<String, Value>) -> Result<(), ModelRefusal> {
         Err(ModelRefusal::Unsupported)
     }
 

@@ -67,7 +67,6 @@ mod tests {
     use std::time::Duration;
 
     use camshaft_core::jobs::BatchLimits;
-    use camshaft_core::jobs::queue::JobQueue;
     use camshaft_core::pool::Watermarks;
     use camshaft_core::tensor::{Axis, Computing, Datatype, Signature, TensorSpec, volume};
 
@@ -97,7 +96,7 @@ mod tests {
     fn a_request_that_takes_more_memory_than_a_run_may_is_refused() {
         let limits = BatchLimits { size: 1, inputs: 1, window: Duration::ZERO };
         let watermarks = Watermarks { high: 1, low: 1 };
-        let (jobs, _work) = jobs::jobs(JobQueue::new(limits, watermarks), move || watermarks);
+        let (jobs, _work) = jobs::jobs(move || jobs::QueueBounds { watermarks, batch: limits });
         let spec =
             TensorSpec { name: "x".to_owned(), datatype: Datatype::Fp32, shape: vec![Axis::Any("n".to_owned())] };
         let model = PredictBackend {

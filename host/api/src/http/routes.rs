@@ -124,6 +124,7 @@ pub const ROUTES: &[Route] = &[
         ..posting("/admin/models/{id}", Access::Operators, || delete(model_admin::unload))
     },
     posting("/admin/models/{id}/swap", Access::Operators, || post(model_admin::swap)),
+    posting("/admin/models/{id}/limits", Access::Operators, || post(model_admin::set_limits)),
     posting("/admin/models/{id}/weight", Access::Operators, || post(model_admin::set_weight)),
     getting("/admin/operations", Access::Operators, || get(model_admin::operations)),
     getting("/admin/operations/{id}", Access::Operators, || get(model_admin::operation)),

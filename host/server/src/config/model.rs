@@ -79,6 +79,18 @@ pub struct ModelConfig {
     /// that the model was trained for, for each sequence.
     #[schemars(range(min = 16, max = 16_777_216))]
     pub context_tokens: Auto<u32>,
+    /// Generations that one worker runs at once, where fewer than `sequences`; can be changed while the model runs. What runs goes
+    /// on.
+    #[schemars(range(min = 1, max = limits::SEQUENCES))]
+    pub max_sequences: Option<u32>,
+    /// Generations of one tenant that run at once, on all workers of the model together; more of its requests wait. Can be changed
+    /// while the model runs.
+    #[schemars(range(min = 1, max = limits::TENANT_SEQUENCES))]
+    pub max_tenant_sequences: Option<u32>,
+    /// Tokens of one step, or of a batch of texts, where fewer than `batch-tokens`; as many as `sequences` at least. Can be changed
+    /// while the model runs.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub max_step_tokens: Option<u32>,
     /// Tokens of one step; at least `sequences`. "auto": 512, or fewer if memory is short.
     #[schemars(range(min = 1, max = 65_536))]
     pub batch_tokens: Auto<u32>,
@@ -167,6 +179,9 @@ impl Default for ModelConfig {
             workers: 1,
             sequences: Auto::Auto,
             context_tokens: Auto::Auto,
+            max_sequences: None,
+            max_tenant_sequences: None,
+            max_step_tokens: None,
             batch_tokens: Auto::Auto,
             threads: Auto::Auto,
             kv_type: Auto::Auto,

@@ -293,8 +293,8 @@ impl Manager {
         let Brought { number, weights, started } = brought;
         let Some(api) = self.api() else { return Err("the server ends".to_owned()) };
         let (health, files) = (started.model.health.clone(), weights.loaded.mapped_files());
-        let (id, ended) = (&order.model, started.ended.clone());
-        let replaced = api.publish(started.model.clone()).map_err(|error| {
+        let (id, Started { model, ended, bounds }) = (&order.model, started);
+        let replaced = api.publish(model.clone()).map_err(|error| {
             // Nobody has asked it for anything.
             self.promised().release(number);
             error.to_string()
@@ -304,7 +304,7 @@ impl Manager {
             let mut state = self.state();
             if let Ok(resident) = state.resident(id) {
                 resident.config = config;
-                resident.hold(number, &weights, &Started { model: started.model, ended });
+                resident.hold(number, &weights, &Started { model, ended, bounds });
             }
         }
         // What it was given serves until its last request has ended.

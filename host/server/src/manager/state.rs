@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use camshaft_api::{ModelRefusal, Residence, Usage};
 use camshaft_registry::InUse;
 use crossbeam_channel::{Receiver, TryRecvError};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::book::Book;
+use crate::bounds::ModelBounds;
 use crate::config::{ModelConfig, ModelSource, Origins};
 use crate::start::{Started, now};
 use crate::weights::Weights;
@@ -46,6 +47,7 @@ pub(super) struct Hold {
     pub(super) workers: u32,
     /// Disconnected when nothing of it is in memory any more.
     pub(super) ended: Receiver<Infallible>,
+    bounds: watch::Sender<ModelBounds>,
     /// Keeps its file in the cache of models.
     _held: Option<Arc<InUse>>,
 }
@@ -87,6 +89,7 @@ impl Hold {
             caching_workers: weights.loaded.caching_workers(),
             workers: weights.loaded.workers(),
             ended: started.ended.clone(),
+            bounds: started.bounds.clone(),
             _held: weights.loaded.held.clone(),
         }
     }
@@ -126,6 +129,15 @@ impl Resident {
         (self.used, self.came, self.since) = (Instant::now(), Instant::now(), now());
         (self.in_use, self.asked) = (false, 0);
         self.last_error = None;
+    }
+
+    /// What it is from now on where that needs no other weights. What is in memory of it follows.
+    pub(super) fn reconfigure(&mut self, config: ModelConfig) {
+        if let Some(hold) = &self.held {
+            // Nobody listens any more if its threads have ended.
+            let _ = hold.bounds.send(ModelBounds::of(&config));
+        }
+        self.config = config;
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -190,6 +202,7 @@ impl Resident {
             last_error: self.last_error.clone(),
             operation: self.operation.clone(),
             draining: self.draining.len(),
+            limits: super::settings::limits(&self.config),
         }
     }
 }
@@ -242,7 +255,7 @@ pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
         load: Default::default(),
         keep_alive: None,
         swap: Default::default(),
-        ..config.clone()
+        ..ModelBounds::unset(config.clone())
     };
     same(&of(a), &of(b))
 }
