@@ -11,6 +11,7 @@ mod rate;
 mod restoring;
 mod roster;
 mod speculation;
+mod turns;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use rate::Rate;
 use roster::Roster;
 use speculation::DraftBounds;
 pub use speculation::Speculation;
+use turns::Turns;
 
 use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
@@ -56,6 +58,7 @@ pub struct Worker {
     plan: StepPlan,
     /// For each running sequence, the position up to which it may compute in this step.
     compute_limits: Vec<u32>,
+    turns: Turns,
     prefill_budget: u32,
     pacer: Pacer,
     speculation: Option<Speculation>,
@@ -75,6 +78,7 @@ impl Worker {
             roster: Roster::new(Kv::new(limits, cache)),
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
+            turns: Turns::default(),
             prefill_budget: 0,
             pacer: Pacer::new(step_target),
             speculation,
@@ -149,6 +153,13 @@ impl Worker {
             Command::Resume { id } => self.roster.resume(id, engine, events),
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
             Command::CacheLimits { ram_bytes, session_ttl } => self.roster.kv.cache.set_limits(ram_bytes, session_ttl),
+            Command::ForgetAdapter { adapter } => {
+                let uses = |s: &Sequence| s.start.adapters.contains(adapter);
+                if !self.roster.running.iter().chain(&self.roster.waiting).any(uses) {
+                    engine.forget_adapter(adapter);
+                    self.turns.forget(adapter);
+                }
+            }
             Command::CloseSession { id, namespace, session } => {
                 let existed = self.roster.kv.cache.close_session(&namespace, &session);
                 events.push(Event::SessionClosed { id, existed });
@@ -180,6 +191,7 @@ impl Worker {
         self.roster.admit_waiting(engine, events);
         self.roster.make_capacity(engine, events);
         let restored = self.roster.restore(&mut self.compute_limits, engine);
+        let switches = self.turns.choose(&self.roster.running, &mut self.compute_limits);
         self.draft(engine.reuse());
         self.plan.plan(&self.roster.running, &self.compute_limits, self.budget());
         let tokens = self.plan.batch.len();
@@ -188,7 +200,16 @@ impl Worker {
             self.rate.note(now, 0);
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
-        self.pacer.planned(now, self.plan.work());
+        if self.plan.batch.adapters != *self.turns.adapters() {
+            self.plan.batch.adapters = self.turns.adapters().clone();
+        }
+        if switches {
+            self.counters.adapter_switches += 1;
+            // How long that takes says nothing about other steps.
+            self.pacer.idle();
+        } else {
+            self.pacer.planned(now, self.plan.work());
+        }
         self.tell_started(events);
         let decoded = engine.decode(&self.plan.batch);
         if decoded.is_err() {
@@ -220,10 +241,10 @@ impl Worker {
         let waiting = self.roster.running.iter().zip(&self.compute_limits);
         let waiting = waiting.filter(|(s, limit)| s.prefills_below(**limit));
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
-        let rows =
-            decoding.clone().fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
+        let turn = decoding.clone().filter(|s| s.start.adapters == *self.turns.adapters());
+        let rows = turn.fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
         let prefill_tokens = match self.prefill_budget {
-            0 if rows.rows > 0 => self.pacer.budget(decoding.count(), rows, waiting),
+            0 if decoding.clone().next().is_some() => self.pacer.budget(decoding.count(), rows, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };
