@@ -95,6 +95,7 @@ impl Parsers {
             id: "fuzz".to_owned(),
             created: 0,
             backend: Backend::Generate(GenerateBackend {
+                adapters: Default::default(),
                 text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
                 pool,
             }),

@@ -10,6 +10,9 @@ pub mod fuzz;
 mod http;
 mod wire;
 
+pub use flow::adapters::{
+    Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, is_name as is_adapter_name,
+};
 pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
 pub use flow::backend::{
     self, Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, PredictInfo, Submission,

@@ -32,7 +32,7 @@ pub use live::{CacheMemory, Live};
 pub(crate) use load::read_file;
 pub use load::{ConfigSnapshot, Effective, Sources};
 pub use lost::Lost;
-pub use model::{FlashKey, Format, KindKey, KvTypeKey, ModelConfig, ModelSource};
+pub use model::{AdapterConfig, FlashKey, Format, KindKey, KvTypeKey, ModelConfig, ModelSource};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
 pub use telling::BadLevel;

@@ -17,6 +17,7 @@ mod expected;
 pub mod fuzz;
 
 mod activity;
+mod adapters;
 mod batch_thread;
 mod cache_command;
 mod cache_plan;

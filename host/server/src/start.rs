@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use camshaft_api::{Backend, EmbedBackend, GenerateBackend, Model, PredictBackend, PredictInfo, Readiness, TextModel};
+use camshaft_api::{
+    Adapters, Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, PredictInfo, Readiness,
+    TextModel,
+};
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
@@ -16,7 +19,9 @@ use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
+use crossbeam_channel::Sender;
 
+use crate::adapters;
 use crate::batch_thread::{self, BatchSetup};
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{Config, ModelConfig};
@@ -97,7 +102,8 @@ impl Starter<'_> {
                     }
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                self.start_pool(model, text, make)
+                let adapters = |pool: &Sender<PoolMessage>| adapters::load(config, loaded, pool);
+                self.start_pool(model, text, adapters, make)
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -117,7 +123,7 @@ impl Starter<'_> {
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(model, fake_text(ModelKind::Generate), make)
+                self.start_pool(model, fake_text(ModelKind::Generate), |_| Ok(Arc::default()), make)
             }
         }
     }
@@ -126,6 +132,7 @@ impl Starter<'_> {
         &self,
         model: &Weights,
         TextModel { mut info, tokenizer }: TextModel,
+        adapters: impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
         let config = model.config();
@@ -151,6 +158,7 @@ impl Starter<'_> {
             workers.insert(id, WorkerSeat { mailbox: Some(Mailbox::new(handle.messages)), metrics });
         }
         let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
+        let adapters = adapters(&submissions_in)?;
         let metrics = self.metrics.pool(&config.id);
         pool_thread::spawn(
             self.supervisor,
@@ -174,7 +182,7 @@ impl Starter<'_> {
             workers = config.workers,
             "model loaded"
         );
-        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in };
+        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in, adapters };
         Ok(Model { id: config.id.clone(), created: now(), backend: Backend::Generate(backend) })
     }
 

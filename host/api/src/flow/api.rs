@@ -11,6 +11,7 @@ use camshaft_core::policy::{Policies, Principal};
 use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
+use crate::flow::adapters::{self, Adapters, ChosenAdapters};
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
@@ -22,6 +23,7 @@ use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
 use crate::flow::template_use::INLINE_PLACES;
 use crate::flow::turns::Turns;
+use crate::wire::adapters::{self as wire, Wanted, wanted};
 use crate::wire::fields::Fields;
 
 /// Limits that the operator sets.
@@ -203,8 +205,57 @@ impl Api {
         RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The model with this name, or with that of one of its adapters.
     pub(crate) fn find(&self, id: &str) -> Option<&Arc<Served>> {
-        self.served.iter().find(|served| served.model.id == id)
+        let model = |id: &str| self.served.iter().find(|served| served.model.id == id);
+        model(id).or_else(|| {
+            let (base, adapter) = adapters::split(id)?;
+            model(base).filter(|served| served.adapters().is_some_and(|all| all.find(adapter).is_some()))
+        })
+    }
+
+    /// What a request is computed under: the adapter in the model's name, or those in `lora`.
+    ///
+    /// # Errors
+    /// 400 if `lora` is wrong, names an unknown adapter or comes with an adapter in the model's name, 403 for an adapter that the
+    /// caller may not use, 404 for one in the model's name that was unloaded meanwhile.
+    pub(crate) fn adapters_of(
+        &self,
+        fields: &Fields<'_>,
+        served: &Served,
+        caller: &Caller,
+    ) -> Result<ChosenAdapters, FlowError> {
+        let id = &served.model.id;
+        let wanted = wanted(fields)?;
+        let none = Adapters::default();
+        let all = served.adapters().unwrap_or(&none);
+        if let Some(name) = fields.text("model")?.filter(|name| name != id) {
+            if !wanted.is_empty() {
+                return Err(FlowError::field("lora", "lora must be empty where the model's name has an adapter"));
+            }
+            let found = adapters::split(name).and_then(|(_, adapter)| all.find(adapter));
+            let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: usable(&self.models, caller) };
+            let adapter = found.ok_or_else(unknown)?;
+            let scale = adapter.scale;
+            return Ok(ChosenAdapters::new(vec![(adapter, scale)], Some(name.to_owned())));
+        }
+        let mut chosen = Vec::with_capacity(wanted.len());
+        for (index, Wanted { id: adapter, scale }) in wanted.into_iter().enumerate() {
+            let name = adapters::name(id, adapter);
+            let Some(found) = all.find(adapter) else {
+                let all = all.all();
+                let known = all.iter().map(|known| &known.id);
+                let known = known.filter(|known| caller.principal.may_use(&adapters::name(id, known))).cloned();
+                let (path, adapter) = (wire::path(index), adapter.to_owned());
+                return Err(FlowError::UnknownAdapter { path, adapter, known: known.collect() });
+            };
+            if !caller.principal.may_use(&name) {
+                return Err(FlowError::ModelForbidden(name));
+            }
+            let scale = scale.unwrap_or(found.scale);
+            chosen.push((found, scale));
+        }
+        Ok(ChosenAdapters::new(chosen, None))
     }
 
     /// The model with this name; without a name, the only one that is served or that the caller may use.
@@ -266,6 +317,14 @@ fn usable<'a>(models: impl IntoIterator<Item = &'a Model>, caller: &Caller) -> V
 }
 
 impl Served {
+    /// Of a model that generates.
+    pub(crate) fn adapters(&self) -> Option<&Adapters> {
+        match &self.model.backend {
+            Backend::Generate(generator) => Some(&generator.adapters),
+            _ => None,
+        }
+    }
+
     /// The channel to the pool of a model that generates.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
-use camshaft_core::ids::{RequestId, SessionId};
+use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
 use camshaft_core::message::{Event, Start};
 use camshaft_core::policy::{Hints, PolicySet, Priority};
 use camshaft_core::segments::Namespace;
@@ -12,6 +12,7 @@ use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::flow::adapters::{Adapter, Adapters};
 use crate::flow::first_reply::FirstReply;
 use crate::flow::jobs::{EmbedJobs, PredictJobs};
 use crate::flow::snapshot::PoolSnapshot;
@@ -51,6 +52,7 @@ pub struct GenerateBackend {
     pub text: TextModel,
     /// To the pool's thread. Bounded: a full channel means overload.
     pub pool: Sender<PoolMessage>,
+    pub adapters: Arc<Adapters>,
 }
 
 /// An embedding model.
@@ -126,6 +128,8 @@ pub enum PoolMessage {
         session: SessionId,
         reply: oneshot::Sender<bool>,
     },
+    /// Nobody uses an adapter any more that was unloaded: workers let go of it.
+    ForgetAdapter(AdapterDigest),
     /// Asks for a snapshot.
     Snapshot(oneshot::Sender<PoolSnapshot>),
     /// A receiver was dropped: the pool cancels generations without a client.
@@ -140,6 +144,8 @@ pub struct Shared {
     /// One for all choices of the request.
     pub first_reply: FirstReply,
     pub spent: Spent,
+    /// Those that it is computed under stay in memory until it has ended.
+    pub adapters: Vec<Arc<Adapter>>,
 }
 
 /// One generation, with everything that the pool needs to queue it, run it and report on it.

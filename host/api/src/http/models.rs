@@ -8,6 +8,7 @@ use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
 use serde::{Deserialize, Serialize};
 
+use crate::flow::adapters::{self, Adapter};
 use crate::flow::api::Api;
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
@@ -20,6 +21,9 @@ pub(crate) struct ModelObject {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// Of an adapter: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,14 +133,27 @@ impl From<&ModelInfo> for TextFacts {
 
 impl From<&Model> for ModelObject {
     fn from(model: &Model) -> Self {
-        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft" }
+        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft", parent: None }
     }
 }
 
-/// Lists the models that the caller may use.
+/// The adapters of a model, as models of their own.
+fn adapters_of(model: &Model) -> Vec<ModelObject> {
+    let Backend::Generate(generator) = &model.backend else { return Vec::new() };
+    let object = |adapter: &Arc<Adapter>| ModelObject {
+        id: adapters::name(&model.id, &adapter.id),
+        created: adapter.created,
+        parent: Some(model.id.clone()),
+        ..ModelObject::from(model)
+    };
+    generator.adapters.all().iter().map(object).collect()
+}
+
+/// Lists the models that the caller may use, each before its adapters.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
-    let allowed = api.models.iter().filter(|model| caller.principal.may_use(&model.id));
-    Json(ModelList { object: "list", data: allowed.map(ModelObject::from).collect() })
+    let all = api.models.iter().flat_map(|model| std::iter::once(ModelObject::from(model)).chain(adapters_of(model)));
+    let allowed = all.filter(|object| caller.principal.may_use(&object.id));
+    Json(ModelList { object: "list", data: allowed.collect() })
 }
 
 /// Which model `GET /model/info` describes.
@@ -164,5 +181,9 @@ pub(crate) async fn show(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.model)))
+    let model = &api.model_for(&id, &caller)?.model;
+    let mut details = ModelDetails::from(model);
+    // Of its adapters, if that is not its own name.
+    details.object = adapters_of(model).into_iter().find(|object| object.id == id).unwrap_or(details.object);
+    Ok(Json(details))
 }

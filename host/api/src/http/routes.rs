@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use camshaft_core::policy::guarded;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -16,7 +16,9 @@ use crate::http::admin_access::{self, AdminAccess};
 use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
-use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, paths, policy_admin, stats};
+use crate::http::{
+    adapter_admin, admin, auth, cors, encoding, endpoints, head, health, models, observe, paths, policy_admin, stats,
+};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +68,18 @@ const fn posting(path: &'static str, access: Access, handler: Handler) -> Route 
     Route { method: &Method::POST, path, access, polled: false, handler }
 }
 
+const fn deleting(path: &'static str, access: Access, handler: Handler) -> Route {
+    Route { method: &Method::DELETE, path, access, polled: false, handler }
+}
+
 const fn polled(path: &'static str, access: Access, handler: Handler) -> Route {
     Route { polled: true, ..getting(path, access, handler) }
 }
 
 /// Where anyone learns that the process can answer.
 pub(crate) const ALIVE: [&str; 2] = ["/healthz", "/health"];
+
+const ADAPTERS: &str = "/admin/models/{id}/adapters";
 
 /// Every route of both listeners.
 pub const ROUTES: &[Route] = &[
@@ -98,6 +106,9 @@ pub const ROUTES: &[Route] = &[
     posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
     posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),
     getting("/admin/models", Access::Operators, || get(admin::models)),
+    getting(ADAPTERS, Access::Operators, || get(adapter_admin::list)),
+    posting(ADAPTERS, Access::Operators, || post(adapter_admin::load)),
+    deleting("/admin/models/{id}/adapters/{adapter}", Access::Operators, || delete(adapter_admin::unload)),
     getting("/admin/config", Access::Operators, || get(admin::config)),
     getting("/admin/workers", Access::Operators, || get(stats::workers)),
     posting("/admin/drain", Access::Operators, || post(admin::drain)),
