@@ -1,5 +1,6 @@
 //! LoRA adapters beside the demo model: what they change, side by side and alone, and files that are refused.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::needless_pass_by_value, reason = "values are written where they are passed")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

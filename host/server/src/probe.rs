@@ -92,13 +92,12 @@ pub(crate) fn probe(
     let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
     command.arg("probe-model").arg(path).args(lora);
-    adapters.iter().for_each(|adapter| drop(command.arg("--adapter").arg(adapter)));
+    command.args(adapters.iter().flat_map(|adapter| [Path::new("--adapter"), *adapter]));
     let failed = |error| ServerError::internal("start the probe of a model", error);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar, Builder::new);
     let path = match (&adapters[..], lora) {
-        // The model was served with it before, or another one is at fault that nobody can tell.
-        ([adapter], None) => adapter,
+        // Without it the model is known to be good, or more likely to be.
         ([adapter], _) if key == "adapter" => adapter,
         (_, lora) => lora.unwrap_or(path),
     };

@@ -108,7 +108,7 @@ impl Bench {
             }
         };
         let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
-        let model = starter.start_pool(&sized.weights[0], text, make);
+        let model = starter.start_pool(&sized.weights[0], text, |_| Ok(Arc::default()), make);
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             policies: policies.clone(),
