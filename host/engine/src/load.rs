@@ -198,6 +198,14 @@ impl LoadedModel {
         self.shelf.load(path, &self.model, self.lost.as_ref())
     }
 
+    /// Whether a file is an adapter of the model, as far as it can be told without loading it.
+    ///
+    /// # Errors
+    /// The file is missing, bad, or of another model.
+    pub fn examine_adapter(&self, path: &Path) -> Result<(), EngineLoadError> {
+        self.shelf.examine(path).map(drop)
+    }
+
     /// An adapter that somebody holds.
     pub fn find_adapter(&self, digest: AdapterDigest) -> Option<Arc<LoadedAdapter>> {
         self.shelf.find(digest)

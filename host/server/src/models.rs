@@ -134,16 +134,20 @@ pub(crate) fn load(
     let bar = LoadBar::new(&config.id, readiness);
     let options = options(config, digest, placement, &bar);
     let engine = |error| from_engine(config, error);
+    // They are loaded once it is known where the weights are.
+    let examined = |model: Arc<LoadedModel>| {
+        config.adapter.iter().try_for_each(|adapter| model.examine_adapter(&adapter.path)).map(|()| model)
+    };
     match config.source() {
         // The bundled weights are known to be good; an adapter is not.
         ModelSource::Demo if config.lora.is_none() && config.adapter.is_empty() => demo::load(&options).map_err(engine),
         ModelSource::Demo => {
             let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
-            tried.confirm(demo::load(&options).map_err(engine))
+            tried.confirm(demo::load(&options).and_then(examined).map_err(engine))
         }
         ModelSource::File(path) => {
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
-            tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
+            tried.confirm(LoadedModel::from_file(&path, &options).and_then(examined).map_err(engine))
         }
     }
 }
