@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use camshaft_core::ids::AdapterDigest;
 
+use crate::adapter_file::{check_adapter, check_numbers};
 use crate::devices::Lost;
 use crate::error::EngineLoadError;
 use crate::gguf::{self, AdapterKeys, Tensors};
@@ -79,9 +80,9 @@ impl AdapterShelf {
     pub(crate) fn examine(&self, path: &Path) -> Result<(ModelFiles, AdapterDigest), EngineLoadError> {
         let bad = |why| EngineLoadError::BadAdapter { path: path.to_owned(), why };
         let (mut files, header) = ModelFiles::open(path, path)?;
-        gguf::check_adapter(&header, &self.keys, &self.tensors).map_err(bad)?;
+        check_adapter(&header, &self.keys, &self.tensors).map_err(bad)?;
         let digest = files.digest()?;
-        let numbers = files.first().map(|file| gguf::check_numbers(file, &header.tensors));
+        let numbers = files.first().map(|file| check_numbers(file, &header.tensors));
         numbers.transpose().map_err(|error| match error {
             gguf::Refused::Io(source) => EngineLoadError::Unreadable { path: path.to_owned(), source },
             gguf::Refused::Bad(why) => bad(why),

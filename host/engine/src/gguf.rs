@@ -10,10 +10,9 @@ mod layers;
 mod tensors;
 mod tokens;
 
-pub(crate) use adapter::{AdapterKeys, check_adapter, check_numbers};
+pub(crate) use adapter::AdapterKeys;
 pub(crate) use layers::LayerLists;
-use tensors::TensorEntry;
-pub(crate) use tensors::Tensors;
+pub(crate) use tensors::{TensorEntry, Tensors};
 use tokens::Tokens;
 
 /// Why the preflight refuses a file.
@@ -367,7 +366,7 @@ fn fixed_size(kind: u32) -> Option<u64> {
 }
 
 /// Number of elements and of bytes in a block of a tensor type.
-fn block_of(kind: u32) -> Option<(u64, u64)> {
+pub(crate) fn block_of(kind: u32) -> Option<(u64, u64)> {
     Some(match kind {
         0 | 26 => (1, 4),
         1 | 30 | 25 => (1, 2),

@@ -5,6 +5,7 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod adapter;
+mod adapter_file;
 mod attention;
 mod backend;
 mod buffers;

@@ -39,18 +39,18 @@ impl Tensors {
         self.of.extend(other.of);
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&TensorEntry> {
+    pub(crate) fn get(&self, name: &str) -> Option<&TensorEntry> {
         self.of.get(name)
     }
 
     /// By name, so that errors do not depend on chance.
-    pub(super) fn sorted(&self) -> Vec<(&str, &TensorEntry)> {
+    pub(crate) fn sorted(&self) -> Vec<(&str, &TensorEntry)> {
         let mut all: Vec<_> = self.of.iter().map(|(name, entry)| (&**name, entry)).collect();
         all.sort_unstable_by_key(|(name, _)| *name);
         all
     }
 
-    pub(super) fn data(&self) -> u64 {
+    pub(crate) fn data(&self) -> u64 {
         self.data
     }
 }
