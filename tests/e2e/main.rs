@@ -5,6 +5,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "request bodies are written where they are passed")]
 
 mod adapters;
+mod adapters_life;
 mod arrows;
 mod auth;
 mod budget;
@@ -24,6 +25,7 @@ mod interfaces;
 mod jwt;
 mod languages;
 mod late;
+mod life;
 mod lifecycle;
 mod limits;
 mod load;
@@ -36,6 +38,7 @@ mod operations;
 mod plans;
 mod queue;
 mod registries;
+mod registry;
 mod rejections;
 mod rollback;
 mod service;

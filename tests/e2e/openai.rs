@@ -1,5 +1,5 @@
 //! Conformance to OpenAI's own Python client, installed into a virtual environment that belongs to the tests.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use camshaft_tests::{Setup, api_keys, repository};
@@ -8,8 +8,13 @@ use crate::registries;
 
 /// Runs a script of `tests/clients` and expects its last line.
 pub(crate) fn run_client(script: &str, arguments: &[&str]) {
-    let mut command = Command::new(registries::python(&clients(), "openai-venv"));
-    command.arg(clients().join(script)).args(arguments);
+    run_in(&clients(), "openai-venv", script, arguments);
+}
+
+/// Runs a script of a folder with the packages that the folder asks for, in an environment of this name.
+pub(crate) fn run_in(folder: &Path, environment: &str, script: &str, arguments: &[&str]) {
+    let mut command = Command::new(registries::python(folder, environment));
+    command.arg(folder.join(script)).args(arguments);
     // Without the proxies and keys of the developer's environment.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_uppercase();
@@ -32,6 +37,6 @@ fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() 
     server.wait_until_idle();
 }
 
-fn clients() -> PathBuf {
+pub(crate) fn clients() -> PathBuf {
     repository().join("tests/clients")
 }

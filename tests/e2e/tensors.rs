@@ -5,6 +5,7 @@ use camshaft_tests::{Request, Response, Setup, api_keys, plugin};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
+use crate::openai::{clients, run_in};
 
 const PREDICT: &str = "/predict";
 
@@ -117,6 +118,7 @@ fn what_the_model_does_not_take_is_refused_with_input_axis_and_both_values() {
     assert_eq!(bad(&other)["param"], "model");
     assert_eq!(server.client.post("/v1/models/none/predict", &json!({})).status, 404);
     assert_eq!(server.client.post("/v1/models/linear", &json!({})).status, 405);
+    assert_eq!(server.client.post("/v1/models/x", &json!({})).status, 404);
     for (path, body) in [
         ("/v1/completions", json!({"model": "linear", "prompt": "x"})),
         ("/v1/chat/completions", json!({"model": "linear", "messages": [{"role": "user", "content": "x"}]})),
@@ -243,7 +245,7 @@ fn files_and_settings_that_no_tensor_model_has_are_refused_by_name() {
     check(model("linear"), 0, &["model linear: ok (", "predict, 8 parameters"]);
     check(model("unknown"), 65, &["unknown.onnx", "operators that are not supported: NoSuchOperator"]);
     check(model("none"), 66, &["none.onnx", "No such file"]);
-    check(format!("{}kind = \"embed\"\n", model("linear")), 64, &["kind", "\"predict\" for an ONNX file"]);
+    check(format!("{}kind = \"embed\"\n", model("linear")), 64, &["kind", "\"predict\" for a tensor model's file"]);
     check("[[model]]\nkind = \"predict\"\n".to_owned(), 64, &["kind", "for a GGUF file"]);
     check(format!("{}sequences = 4\n", model("linear")), 64, &["sequences", "only for models that generate"]);
     check(format!("{}threads = 4\n", model("linear")), 64, &["threads", "only for models that read texts"]);
@@ -263,4 +265,106 @@ fn files_and_settings_that_no_tensor_model_has_are_refused_by_name() {
     check(odd("cut.onnx"), 65, &["cut.onnx", "is no ONNX model"]);
     check(odd("directory.onnx"), 66, &["directory.onnx"]);
     check(odd("pipe.onnx"), 66, &["pipe.onnx", "not a regular file"]);
+}
+
+#[test]
+fn the_triton_python_client_infers_describes_and_raises_its_own_exceptions() {
+    let keys = api_keys(&[("sk-good", "")]);
+    let mut server = setup(&["linear", "lookup", "two", "slow"])
+        .component("auth", "10-api-keys", &plugin("auth-api-keys"), &keys)
+        .start();
+    let address = server.client.address.to_string();
+    run_in(&clients().join("triton"), "triton-venv", "triton_client.py", &[&address, "sk-good"]);
+    server.assert_runs();
+}
+
+#[test]
+fn requests_of_several_clients_are_computed_together_and_the_log_says_whether_a_model_allows_it() {
+    let server = Setup::new().config(&format!("{}batch-size = 64\nbatch-window = \"1s\"\n", model("slow"))).start();
+    let log = server.settled_log();
+    assert!(log.contains("in batches"), "{log}");
+    let row = |client: usize| (0..2000).map(|at| (client * at % 7) as f64).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                let alone = server.client.ask(PREDICT, &json!({"input": [row(client)]}));
+                for _ in 0..5 {
+                    let answer = server.client.ask(PREDICT, &json!({"input": [row(client)]}));
+                    let (got, first) = (&answer["outputs"]["s300"]["data"], &alone["outputs"]["s300"]["data"]);
+                    let pairs = got.as_array().unwrap().iter().zip(first.as_array().unwrap());
+                    for (got, first) in pairs {
+                        let (got, first) = (got.as_f64().unwrap(), first.as_f64().unwrap());
+                        assert!((got - first).abs() <= 1e-5, "{got} {first}");
+                    }
+                }
+            });
+        }
+    });
+    let metrics = server.metrics();
+    let (sum, count) =
+        (metrics.count("camshaft_batch_requests_sum", &[]), metrics.count("camshaft_batch_requests_count", &[]));
+    assert!(sum == 48.0 && count < sum, "{sum} requests in {count} batches");
+}
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn model_at(path: &str) -> String {
+    format!("[[model]]\npath = {:?}\n", repository().join(path))
+}
+
+#[test]
+fn the_bundled_classifier_answers_with_labels() {
+    let onnx = model_at("config/digits/digits-onnx.toml");
+    let server = Setup::new().config(&format!("[[model]]\npath = \"digits\"\n{onnx}id = \"onnx\"\n")).start();
+    let text = std::fs::read_to_string(repository().join("config/digits/seven.json")).unwrap();
+    let mut asked: Value = serde_json::from_str(&text).unwrap();
+    for model in ["digits", "onnx"] {
+        asked["model"] = json!(model);
+        let answer = server.client.ask(PREDICT, &asked);
+        let classes = answer["classes"].as_array().unwrap();
+        assert_eq!((classes.len(), classes[0].as_array().unwrap().len()), (1, 3), "{answer}");
+        assert_eq!((&classes[0][0]["label"], &classes[0][0]["index"]), (&json!("seven"), &json!(7)));
+        assert!(classes[0][0]["score"].as_f64().unwrap() > 0.9, "{answer}");
+        assert_eq!(answer["outputs"]["logits"]["shape"], json!([1, 10]));
+    }
+    let info = server.client.get("/v1/models/digits").json();
+    let facts = (&info["format"], &info["backend"], &info["parameters"]);
+    assert_eq!(facts, (&json!("safetensors"), &json!("ndarray"), &json!(5386)));
+    assert_eq!(info["inputs"], json!([{"name": "image", "shape": [-1, 28, 28], "datatype": "UINT8"}]));
+    asked["input"][0][0][0] = json!(256);
+    assert!(bad(&server.client.post(PREDICT, &asked))["message"].as_str().unwrap().contains("UINT8"));
+}
+
+#[test]
+fn weights_without_a_manifest_or_with_a_wrong_one_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (digits, at) = (repository().join("config/digits"), |name: &str| dir.path().join(name));
+    std::fs::copy(digits.join("digits.safetensors"), at("digits.safetensors")).unwrap();
+    let check = |name: &str, more: &str, code: i32, words: &[&str]| {
+        let done = Setup::new().config(&format!("[[model]]\npath = {:?}\n{more}", at(name))).run(&["check"]);
+        let text = format!("{}{}", done.stdout, done.stderr);
+        assert_eq!(done.code, Some(code), "{text}");
+        words.iter().for_each(|word| assert!(text.contains(word), "{word}: {text}"));
+    };
+    check("digits.safetensors", "", 65, &["neither digits.toml nor model.toml", "digits.safetensors"]);
+    let manifest = std::fs::read_to_string(digits.join("digits.toml")).unwrap();
+    std::fs::write(at("digits.toml"), &manifest).unwrap();
+    check("digits.safetensors", "backend = \"cpu\"\n", 0, &["model digits: ok (", "predict, 5386 parameters"]);
+    check("digits.toml", &format!("sha256 = \"{}\"\n", "0".repeat(64)), 65, &["has SHA-256"]);
+    std::fs::write(at("model.toml"), manifest.replace("out-features = 10", "out-features = 11")).unwrap();
+    check("model.toml", "", 65, &["layer fc", "weight", "[11, 400]", "[10, 400]"]);
+    std::fs::write(at("model.toml"), manifest.replace("out-channels = 8", "out-channels = 9")).unwrap();
+    check("model.toml", "", 65, &["layer conv1", "weight", "[9, 1, 5, 5]", "[8, 1, 5, 5]"]);
+    std::fs::write(at("model.toml"), manifest.replace("digits.safetensors", "none.pt")).unwrap();
+    check("model.toml", "", 66, &["none.pt", "No such file"]);
+    std::fs::write(at("model.toml"), manifest.replace("kernel = 5", "kernal = 5")).unwrap();
+    check("model.toml", "", 65, &["layer conv1", "kernal", "kernel"]);
+    check("none.toml", "", 66, &["none.toml", "No such file"]);
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe.toml")).status().unwrap().success());
+    check("pipe.toml", "", 66, &["pipe.toml", "not a regular file"]);
+    let demo = Setup::new().config("[[model]]\nbackend = \"wgpu\"\n").run(&["check"]);
+    assert_eq!(demo.code, Some(64), "{}", demo.stderr);
 }

@@ -65,7 +65,9 @@ impl Setup {
     }
 
     pub fn args<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        let before = self.arguments.len();
         self.arguments.extend(arguments.into_iter().map(str::to_owned));
+        self.configures_models |= self.arguments[before..].iter().any(|argument| argument == "--model");
         self
     }
 

@@ -16,10 +16,12 @@ pub fn guarded_routes() -> Vec<(String, String)> {
         assert!(routes.contains(route), "{route} in {line}");
     }
     let parts = |route: &str| {
-        let (method, path) = route.split_once(' ').expect("a method and a path");
-        (method.to_owned(), path.replace("{*id}", "demo"))
+        let (method, paths) = route.split_once(' ').expect("a method and a path");
+        let paths = paths.split_once(" as ").map_or(paths, |(paths, _)| paths);
+        let of = |path: &str| (method.to_owned(), path.replace("{*id}", "demo"));
+        paths.split(" or ").map(of).collect::<Vec<_>>()
     };
-    routes.split(", ").map(parts).collect()
+    routes.split(", ").flat_map(parts).collect()
 }
 
 /// A request to each of them, with a body that each can read.

@@ -88,6 +88,11 @@ impl Server {
         });
     }
 
+    /// Holds everything that the process may write.
+    pub fn scratch(&self) -> &std::path::Path {
+        self.scratch.path()
+    }
+
     /// Replaces the configuration file that the test's setup wrote.
     pub fn write_config(&self, text: &str) {
         let new = self.scratch.path().join("config.toml.new");

@@ -34,6 +34,10 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         say("control groups cannot be made here: tests that need one count as skipped");
         left_out.push("given_cgroup");
     }
+    if !may_mount() {
+        say("file systems cannot be mounted here: tests that need a full one count as skipped");
+        left_out.push("given_mount");
+    }
     // nextest runs tests of all packages in parallel; without it plain cargo runs them.
     if succeeds("cargo", &["nextest", "--version"]) {
         command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
@@ -43,6 +47,25 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         let skip = left_out.iter().flat_map(|name| ["--skip", name]);
         command::run(cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--"]).args(skip))
     }
+}
+
+/// Whether this process may mount a small file system in memory.
+fn may_mount() -> bool {
+    let dir = std::env::temp_dir().join(format!("camshaft-mount-{}", std::process::id()));
+    let can = std::fs::create_dir(&dir).is_ok()
+        && std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(&dir)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+    if can {
+        // It stays mounted otherwise, and empty.
+        let _ = std::process::Command::new("umount").arg(&dir).status();
+    }
+    // Without it there is nothing to remove.
+    let _ = std::fs::remove_dir(dir);
+    can
 }
 
 /// Whether this process may make control groups that bound memory, of either version.

@@ -1,6 +1,7 @@
 //! Entry points of the fuzz targets: the parsers of everything that clients send.
 use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use camshaft_core::answering::Answering;
@@ -16,13 +17,15 @@ use serde_json::Value;
 use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
 use crate::flow::aside::Aside;
-use crate::flow::backend::{Backend, GenerateBackend, Model, TextModel};
+use crate::flow::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
 use crate::flow::caller::Caller;
+use crate::flow::chosen::Chosen;
 use crate::flow::context::ParseContext;
 use crate::flow::control::{Control, Reloaded};
 use crate::flow::generate;
+use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
-use crate::flow::readiness::Readiness;
+use crate::flow::readiness::{ModelHealth, Readiness};
 use crate::flow::request::Endpoint;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
@@ -93,19 +96,23 @@ impl Parsers {
         let (pool, _) = crossbeam_channel::bounded(1);
         let model = Model {
             id: "fuzz".to_owned(),
+            naming: Naming::of("fuzz"),
+            health: ModelHealth::default(),
             created: 0,
             backend: Backend::Generate(GenerateBackend {
                 adapters: Default::default(),
                 text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
                 pool,
+                accepts: Arc::new(AtomicBool::new(true)),
             }),
         };
         let second = Duration::from_secs(1);
         let readiness = Arc::new(Readiness::new());
-        readiness.health("fuzz").up();
+        model.health.worker().up();
         readiness.set_ready();
         let api = Api::new(ApiOptions {
             models: vec![model],
+            life: Arc::new(FixedModels),
             policies: Arc::new(Nothing),
             registry: prometheus::Registry::new(),
             limits: ApiLimits {
@@ -142,8 +149,13 @@ impl Parsers {
             return;
         };
         let aside = Aside::default();
-        let context =
-            ParseContext { api: &self.api, caller: &self.caller, aside: &aside, answers: &Answers::default() };
+        let context = ParseContext {
+            api: &self.api,
+            caller: &self.caller,
+            aside: &aside,
+            answers: &Answers::default(),
+            chosen: &Chosen::default(),
+        };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {

@@ -11,18 +11,22 @@ mod http;
 mod wire;
 
 pub use flow::adapters::{
-    Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, is_name as is_adapter_name,
+    Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, WantedAdapter, is_name as is_adapter_name,
 };
-pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
+pub use flow::api::{Api, ApiLimits, ApiOptions, Replaced, StartError};
 pub use flow::backend::{
-    self, Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, PredictInfo, Submission,
+    self, Backend, EmbedBackend, GenerateBackend, Model, Naming, PoolMessage, PredictBackend, PredictInfo, Submission,
     TextModel,
 };
+pub use flow::catalog::Absence;
 pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
 pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, Ticket, Work, jobs};
+pub use flow::life::{
+    AdapterRefusal, Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
+};
 pub use flow::quota::{LocalQuotas, QuotaStore};
-pub use flow::readiness::{Health, Readiness, ServerState};
+pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};
 pub use flow::samples::render_samples;
 pub use flow::snapshot::PoolSnapshot;
 pub use flow::spent::Spent;

@@ -195,6 +195,10 @@ pub trait Engine {
     fn warm_up(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
+    /// Has later decodes compute with this many threads, at most with those that the engine was made with.
+    fn set_threads(&mut self, threads: u32) {
+        let _ = threads;
+    }
     /// Decodes a batch. The rows of a sequence are in ascending order of position and begin where its KV entries end.
     ///
     /// # Errors

@@ -38,6 +38,11 @@ impl<E: Engine> EngineLoop<E> {
         self.engine.warm_up()
     }
 
+    /// As [`Engine::set_threads`].
+    pub fn set_threads(&mut self, threads: u32) {
+        self.engine.set_threads(threads);
+    }
+
     /// Carries out a command.
     pub fn handle(&mut self, command: Command, events: &mut impl Events) {
         let mut events = Noted { reporter: &mut self.reporter, events };

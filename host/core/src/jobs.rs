@@ -28,6 +28,11 @@ pub trait BatchModel {
         Ok(())
     }
 
+    /// As [`crate::engine::Engine::set_threads`].
+    fn set_threads(&mut self, threads: u32) {
+        let _ = threads;
+    }
+
     /// Computes a batch. Returns one output per input, or why the model gave none for this one.
     ///
     /// # Errors
@@ -55,6 +60,7 @@ pub struct BatchLimits {
     pub size: u32,
     /// Maximum inputs of a batch.
     pub inputs: usize,
-    /// How long the oldest input waits for others to join its batch, unless the model is idle.
+    /// How long the oldest input waits for others to join its batch, unless the model is idle, or as many requests wait as its last
+    /// batch was of.
     pub window: Duration,
 }

@@ -30,6 +30,9 @@ pub const CHOICES: Range = Range { min: 1.0, max: 128.0 };
 pub const EMBED_INPUTS: usize = 2048;
 /// Maximum bytes of all tensors that computing a request of a tensor model makes, and of those of a batch.
 pub const RUN_BYTES: u64 = 1 << 30;
+/// Rows of a batch of several requests of a tensor model, at most and unless configured.
+pub const BATCH_ROWS: u32 = 4096;
+pub const DEFAULT_BATCH_ROWS: u32 = 32;
 /// `top_logprobs` of a chat request.
 pub const TOP_LOGPROBS: Range = Range { min: 0.0, max: 20.0 };
 /// `logprobs` of a completion request.

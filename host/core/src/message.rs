@@ -236,8 +236,8 @@ pub enum WorkerError {
     /// As many filter policies run as may run at once: nothing was tried.
     #[error("too many filter policies run at this moment")]
     FiltersBusy,
-    /// The command asked for something that the worker's limits do not allow.
-    #[error("request refused by the worker: {0}")]
+    /// The request asked for something that the worker's limits do not allow, or that its model cannot compute.
+    #[error("{0}")]
     Refused(String),
     /// The scheduler policy rejected the request.
     #[error("{}", .0.message)]

@@ -167,38 +167,6 @@ impl Tensor {
     pub fn is_finite(&self) -> bool {
         self.numbers().all(|number| number.to_f64().is_finite())
     }
-
-    /// Joins tensors of one type along their first axis; their other axes are equal. `None`: they are not, or there are none.
-    pub fn stack<'a>(tensors: impl IntoIterator<Item = &'a Self>) -> Option<Self> {
-        let mut tensors = tensors.into_iter();
-        let mut all = tensors.next()?.clone();
-        all.shape.first()?;
-        for tensor in tensors {
-            if tensor.datatype != all.datatype || tensor.shape.get(1..) != all.shape.get(1..) {
-                return None;
-            }
-            all.shape[0] += tensor.shape[0];
-            all.bytes.extend_from_slice(&tensor.bytes);
-        }
-        Some(all)
-    }
-
-    /// Takes it apart along its first axis into tensors of so many rows. `None`: it has another number of rows.
-    pub fn split(&self, rows: &[usize]) -> Option<Vec<Self>> {
-        let (&all, others) = self.shape.split_first()?;
-        if rows.iter().sum::<usize>() != all {
-            return None;
-        }
-        let row_bytes = self.bytes.len().checked_div(all).unwrap_or(0);
-        let mut rest = self.bytes.as_slice();
-        let part = |&rows: &usize| {
-            let (bytes, after) = rest.split_at(rows * row_bytes);
-            rest = after;
-            let shape = [&[rows], others].concat();
-            Self { datatype: self.datatype, shape, bytes: bytes.to_vec() }
-        };
-        Some(rows.iter().map(part).collect())
-    }
 }
 
 /// A number of a tensor, as exact as its type.
@@ -296,10 +264,21 @@ fn read(datatype: Datatype, bytes: &[u8]) -> Number {
     }
 }
 
+/// A class that a model finds likely.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Class {
+    pub label: Arc<str>,
+    /// Its place among the classes.
+    pub index: u32,
+    pub score: f32,
+}
+
 /// What a model made of a request's tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predicted {
     pub tensors: Vec<Tensor>,
+    /// Of a model that classifies: the best classes of each row, the best one first.
+    pub classes: Option<Vec<Vec<Class>>>,
     /// How long the batch took in which it was computed.
     pub took: Duration,
 }
@@ -413,6 +392,10 @@ pub trait Computing: fmt::Debug + Send + Sync {
     fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64>;
     /// Shapes of the outputs. `None`: they cannot be counted.
     fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>>;
+    /// Upper bound of what the classes of these rows take in an answer, in bytes.
+    fn class_bytes(&self, _rows: u32) -> usize {
+        0
+    }
 }
 
 /// What a request asks a model to compute: a tensor for each input, and how many rows they have.

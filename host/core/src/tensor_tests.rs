@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 fn tensor(shape: &[usize]) -> Tensor {
@@ -136,23 +134,4 @@ fn a_mismatch_names_the_input_the_axis_and_both_lengths() {
     assert_eq!((error.to_string().as_str(), error.input()), ("input a must be FP32, got INT64", "a"));
     let single = Signature { rows: false, ..signature };
     assert_eq!(single.check(&[tensor(&[2, 3]), tensor(&[2, 7])]), Ok(1), "what has no rows is one");
-}
-
-#[test]
-fn tensors_of_other_shapes_or_types_are_not_joined() {
-    assert_eq!(Tensor::stack([&tensor(&[1, 2]), &tensor(&[1, 3])]), None);
-    assert_eq!(Tensor::stack([&tensor(&[1, 2]), &Tensor::zero(Datatype::Int32, vec![1, 2]).unwrap()]), None);
-    assert_eq!((Tensor::stack([&tensor(&[])]), Tensor::stack([])), (None, None));
-    assert_eq!(tensor(&[3, 2]).split(&[1, 1]), None);
-    assert_eq!(tensor(&[]).split(&[1]), None);
-}
-
-proptest! {
-    #[test]
-    fn what_is_joined_comes_apart_again(rows in prop::collection::vec(1usize..5, 1..6), width in 1usize..4) {
-        let parts: Vec<Tensor> = rows.iter().map(|&rows| tensor(&[rows, width])).collect();
-        let all = Tensor::stack(&parts).unwrap();
-        prop_assert_eq!(all.shape(), [rows.iter().sum::<usize>(), width]);
-        prop_assert_eq!(all.split(&rows).unwrap(), parts);
-    }
 }

@@ -218,6 +218,10 @@ impl Engine for LlamaEngine {
         self.limits
     }
 
+    fn set_threads(&mut self, threads: u32) {
+        self.context.set_threads(threads);
+    }
+
     /// OpenMP starts a team of threads for each thread that decodes, and ends the process if it cannot.
     fn warm_up(&mut self) -> Result<(), EngineError> {
         let mut batch = Batch::default();

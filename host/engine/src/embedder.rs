@@ -150,6 +150,13 @@ impl BatchModel for LlamaEmbedder {
         self.limits().batch()
     }
 
+    fn set_threads(&mut self, threads: u32) {
+        self.context.set_threads(threads);
+        if let Short::Own(context) = &mut self.short {
+            context.set_threads(threads);
+        }
+    }
+
     /// See `LlamaEngine`.
     fn warm_up(&mut self) -> Result<(), EngineError> {
         let input: Arc<[Token]> = [Token(0)].into();

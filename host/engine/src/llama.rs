@@ -112,6 +112,8 @@ pub(crate) struct Context {
     applied: Vec<(Arc<LoadedAdapter>, f32)>,
     /// The next batch plans its graphs anew, and reads the list of the model's adapters for that.
     plans: bool,
+    /// That it was made with, and that the next decode has.
+    threads: (i32, i32),
 }
 
 // SAFETY: llama.cpp lets any thread use a context, one at a time: what changes it takes `&mut self`, and what reads it while the
@@ -145,7 +147,8 @@ impl Context {
             unsafe { sys::llama_init_from_model(model.model.raw(), params) }
         };
         let raw = NonNull::new(raw).ok_or_else(refused)?;
-        let mut context = Self { raw, model: model.clone(), replacing, applied: Vec::new(), plans: true };
+        let threads = (params.n_threads, params.n_threads);
+        let mut context = Self { raw, model: model.clone(), replacing, applied: Vec::new(), plans: true, threads };
         if model.adapter.is_some() && !context.apply(Vec::new()) {
             return Err(refused());
         }
@@ -252,6 +255,17 @@ impl Context {
         // SAFETY: a vector has as many numbers as the model's output is wide (no context pools to a rank), and stays until the
         // next batch.
         (!vector.is_null()).then(|| unsafe { std::slice::from_raw_parts(vector, self.model.dimensions() as usize) })
+    }
+
+    /// Threads of later decodes. No more than it was made with: what replaces operations has room for those.
+    pub(crate) fn set_threads(&mut self, threads: u32) {
+        let (most, now) = self.threads;
+        let threads = i32::try_from(threads).unwrap_or(most).clamp(1, most.max(1));
+        if threads != now {
+            self.threads = (most, threads);
+            // SAFETY: the context is ours, and nothing decodes.
+            unsafe { sys::llama_set_n_threads(self.raw.as_ptr(), threads, threads) };
+        }
     }
 
     /// Empties the KV cache. What its entries held is only forgotten: to overwrite it would be work for a device, and throw where

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_api::{Jobs, PendingJob, Work, jobs};
-use camshaft_core::jobs::queue::{BatchInput, JobQueue};
+use camshaft_core::jobs::queue::{BatchInput, JobId, JobQueue};
 use camshaft_core::jobs::{BatchModel, Input, InputError};
 use camshaft_core::message::WorkerError;
 use crossbeam_channel::{Sender, after, never, select};
@@ -13,27 +13,29 @@ use crossbeam_channel::{Sender, after, never, select};
 use crate::error::ServerError;
 use crate::metrics::QueueMetrics;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
+use crate::thread_budget::Seat;
 use crate::tuning::Tuned;
 
 /// What the threads are given, beside the model.
 pub(crate) struct BatchSetup {
-    /// One for each thread, with its name.
-    pub(crate) seats: Vec<(String, Gauges)>,
-    pub(crate) metrics: QueueMetrics,
+    /// One for each thread, with its name, and with those that compute for it among those of all models.
+    pub(crate) seats: Vec<(String, Gauges, Seat)>,
+    pub(crate) metrics: Arc<QueueMetrics>,
     pub(crate) tuned: Tuned,
 }
 
 /// The way to a model's queue.
-type JobsOf<M> = Jobs<<M as BatchModel>::Input, <M as BatchModel>::Output>;
+pub(crate) type JobsOf<M> = Jobs<<M as BatchModel>::Input, <M as BatchModel>::Output>;
 type OnBoard<M> = BatchInput<<M as BatchModel>::Input, Arc<PendingJob<<M as BatchModel>::Output>>>;
 
 /// Has inputs computed. Inputs that wait survive a panic of the model; inputs on board do not.
 struct BatchService<M: BatchModel, F> {
     make: F,
     work: Arc<Work<M::Input, M::Output>>,
-    metrics: QueueMetrics,
+    metrics: Arc<QueueMetrics>,
     /// The batch that is being computed.
     on_board: Vec<OnBoard<M>>,
+    seat: Seat,
     /// When it last ended a batch.
     busy_until: Option<Duration>,
     /// Dropped when the first model is warm.
@@ -60,11 +62,12 @@ where
     let (jobs, work) = jobs(JobQueue::new(model.batch(), watermarks()), watermarks);
     let work = Arc::new(work);
     let mut first = Some(model);
-    for (name, gauges) in seats {
+    for (name, gauges, seat) in seats {
         let model = first.take().map_or_else(&mut make, Ok)?;
         let (cold, warm) = crossbeam_channel::bounded(1);
         let (make, work, metrics) = (make.clone(), work.clone(), metrics.clone());
-        let service = BatchService { make, work, metrics, on_board: Vec::new(), busy_until: None, cold: Some(cold) };
+        let service =
+            BatchService { make, work, metrics, on_board: Vec::new(), seat, busy_until: None, cold: Some(cold) };
         supervisor.supervise(&name, gauges, service, model)?;
         // Nothing is sent: it ends when the sender is gone.
         let _ = warm.recv();
@@ -102,6 +105,7 @@ where
     }
 
     fn down(&mut self, _: M) -> bool {
+        self.seat.rest();
         for input in self.on_board.drain(..) {
             self.work.with(|queue| queue.remove(input.job));
             input.owner.fail(WorkerError::WorkerLost);
@@ -138,9 +142,15 @@ impl<M: BatchModel, F> BatchService<M, F> {
         }
         let waited = self.on_board.iter().filter_map(|input| input.waited);
         waited.for_each(|waited| self.metrics.duration.observe(waited.as_secs_f64()));
+        let mut requests: Vec<JobId> = self.on_board.iter().map(|input| input.job).collect();
+        requests.sort_unstable();
+        requests.dedup();
+        self.metrics.batch.observe(requests.len() as f64);
         self.publish();
         let inputs: Vec<M::Input> = self.on_board.iter().map(|input| input.input.clone()).collect();
+        model.set_threads(self.seat.begin());
         let computed = model.compute(&inputs);
+        self.seat.rest();
         let batch = std::mem::take(&mut self.on_board);
         self.busy_until = Some(self.work.now());
         self.work.with(|queue| queue.computed(&batch));

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::metrics::ServerMetrics;
+use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuning;
 
 type Text = Arc<[Token]>;
@@ -29,13 +30,17 @@ const POISON: Token = Token(13);
 /// Requests may be queued up to `high`, until the sender says otherwise.
 fn tuning(high: usize) -> watch::Sender<Tuning> {
     let watermarks = Watermarks { high, low: high / 2 };
-    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
+    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, cache_bytes: 0, session_ttl: PATIENCE })
 }
 
 fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {
     let metrics = ServerMetrics::new(registry).unwrap();
     let gauges = metrics.gauges("fake", "0", camshaft_api::Health::default());
-    BatchSetup { seats: vec![("embedder-fake".to_owned(), gauges)], metrics: metrics.queue("fake"), tuned }
+    BatchSetup {
+        seats: vec![("embedder-fake".to_owned(), gauges, ThreadBudget::new(1).seat(1))],
+        metrics: Arc::new(metrics.queue("fake")),
+        tuned,
+    }
 }
 
 fn job(tenant: &str, inputs: &[&[u32]]) -> Job {
@@ -288,10 +293,10 @@ fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
     let metrics = ServerMetrics::new(&registry).unwrap();
     let seat = |number: u32| {
         let gauges = metrics.gauges("fake", &number.to_string(), camshaft_api::Health::default());
-        (format!("fake-{number}"), gauges)
+        (format!("fake-{number}"), gauges, ThreadBudget::new(2).seat(1))
     };
     let (queue, tuned) = (metrics.queue("fake"), tuning(8).subscribe());
-    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: queue, tuned };
+    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: Arc::new(queue), tuned };
     let (jobs, ()) = spawn(&supervisor, setup, |_: &Gated| (), make).unwrap();
     let names: Vec<_> = warmed.try_iter().flatten().collect();
     assert_eq!(names, ["fake-0", "fake-1"]);

@@ -1,7 +1,6 @@
 //! `camshaft check`: the verdict without serving.
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::Arc;
 
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
@@ -11,8 +10,10 @@ use crate::cache_plan::{CachePlan, CacheShare};
 use crate::config::Config;
 use crate::devices::Devices;
 use crate::error::ServerError;
-use crate::weights::{Engines, Weights};
-use crate::{logging, machine, open_files, placing, policies, preflight};
+use crate::progress::ProgressSink;
+use crate::sizing::Room;
+use crate::weights::{Engines, Loaded, Weights};
+use crate::{logging, machine, open_files, placing, policies, preflight, registry};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
@@ -90,7 +91,7 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
 fn models(config: &Config, report: &mut Report) {
     let on_disk = config.fixed.cache.tier().is_some();
     let machine = machine::look();
-    camshaft_engine::use_numa(config.fixed.numa());
+    camshaft_engine::use_numa(config.live.numa());
     let devices = match Devices::look() {
         Ok(devices) => devices,
         Err(error) => {
@@ -99,16 +100,35 @@ fn models(config: &Config, report: &mut Report) {
         }
     };
     let mut loaded = Vec::new();
-    for model in &config.fixed.model {
-        match Engines::Llama.load(model, on_disk, &devices, &Arc::default()) {
-            Ok(model) => loaded.push(model),
+    for model in &config.live.model {
+        let obtained = match registry::cached(&config.fixed.models, model) {
+            Ok(Some(obtained)) => obtained,
+            Ok(None) => {
+                let (id, source) = (&model.id, model.source.as_deref().unwrap_or_default());
+                report.line(&format!("model {id}: not checked: {source} is not in the cache, `serve` pulls it"));
+                continue;
+            }
+            Err(error) => {
+                report.line(&format!("{error}"));
+                report.fail(error);
+                continue;
+            }
+        };
+        match Engines::Llama.load(&obtained.config, on_disk, &devices, &ProgressSink::default()) {
+            Ok(model) => loaded.push(Loaded { held: obtained.held, ..model }),
             Err(error) => {
                 report.line(&format!("{error}"));
                 report.fail(error);
             }
         }
     }
-    let sized = match placing::place(config, (machine, &devices), loaded, on_disk, &Arc::default()) {
+    let sized = match placing::place(
+        &Room::at_start(config, machine, &devices),
+        &devices,
+        loaded,
+        on_disk,
+        &ProgressSink::default(),
+    ) {
         Ok(sized) => sized,
         Err(error) => {
             report.line(&format!("{error}"));
@@ -132,8 +152,8 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
-    if sized.weights.len() < config.fixed.model.len() {
-        report.line("without the models that failed:");
+    if sized.weights.len() < config.live.model.len() {
+        report.line("without the models that failed or are not cached:");
     }
     sized.table().lines().for_each(|line| report.line(line));
     sized.chosen().iter().for_each(|line| report.line(line));

@@ -9,13 +9,14 @@ use camshaft_policy::{Addresses, COMPILE_BOUNDS, ProcessBounds};
 use clap::builder::UnknownArgumentValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::{Config, Overrides, Sources};
+use crate::config::{Config, Models, Overrides, Sources};
 use crate::devices::Devices;
 use crate::error::ServerError;
+use crate::model_command::PullArgs;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, health, logging, manual, placing, plugin_check, probe, serve, show, signals,
-    version,
+    cache_command, check, environment, health, logging, manual, model_command, placing, plugin_check, probe, serve,
+    show, signals, version,
 };
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -79,6 +80,11 @@ enum Command {
         #[command(subcommand)]
         command: CacheCommand,
     },
+    /// Pull models into the cache of models; list, verify or remove what is there.
+    Model {
+        #[command(subcommand)]
+        command: ModelCommand,
+    },
     /// Print the completions of a shell, e.g. `camshaft completions bash > /etc/bash_completion.d/camshaft`.
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, e.g. `camshaft man > camshaft.1`.
@@ -122,6 +128,66 @@ enum CacheCommand {
     Clear(CacheArgs),
 }
 
+#[derive(Debug, Subcommand)]
+enum ModelCommand {
+    /// Download a model, or find that what is cached is current.
+    Pull {
+        /// hf:ORG/REPO/FILE[@REV], https://... with --sha256, ollama:NAME[:TAG], HOST/NAMESPACE/NAME:TAG, or a path
+        source: String,
+        /// The digest that the file must have. Of a split model: the digest of its parts' digests.
+        #[arg(long, value_name = "HEX")]
+        sha256: Option<String>,
+        /// What to call it in the cache.
+        #[arg(long = "as", value_name = "NAME")]
+        name: Option<String>,
+        /// Ask other machines over http, too.
+        #[arg(long)]
+        allow_http: bool,
+        #[command(flatten)]
+        models: ModelsArgs,
+    },
+    /// Show what is cached.
+    List {
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        models: ModelsArgs,
+    },
+    /// Read models again, all if none is named, and report damage (exit code 65).
+    Verify {
+        names: Vec<String>,
+        #[command(flatten)]
+        models: ModelsArgs,
+    },
+    /// Remove models that nobody uses, by name or source.
+    #[command(visible_alias = "rm")]
+    Remove {
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        models: ModelsArgs,
+    },
+}
+
+/// Which cache: the flag's, or that of `[models]` in the configuration.
+#[derive(Debug, Args)]
+struct ModelsArgs {
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ModelsArgs {
+    fn models(self) -> Result<Models, ServerError> {
+        let config = Config::load(self.config.as_deref(), std::env::vars_os(), &Overrides::default())?;
+        let mut models = config.fixed.models;
+        models.cache_dir = self.cache_dir.or(models.cache_dir);
+        Ok(models)
+    }
+}
+
 /// Which directory: the flag's, or `cache.disk-dir` of the configuration.
 #[derive(Debug, Args)]
 struct CacheArgs {
@@ -148,8 +214,9 @@ struct ConfigArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A GGUF or ONNX file to serve under its file name, or `demo` for the bundled model. May be repeated.
-    #[arg(long, value_name = "PATH|demo")]
+    /// A GGUF, ONNX or other model file to serve under its file name, `demo` or `digits` for the bundled models, or a source that is
+    /// pulled (hf:ORG/REPO/FILE, ...). May be repeated.
+    #[arg(long, value_name = "PATH|demo|digits|SOURCE")]
     model: Vec<String>,
     /// Address of the public listener.
     #[arg(long, value_name = "ADDR")]
@@ -304,9 +371,23 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_command::report(&dir, false)),
             CacheCommand::Clear(args) => args.dir().and_then(|dir| cache_command::clear(&dir)),
         },
+        Command::Model { command } => model(command),
         Command::Plugin { command: PluginCommand::Check { files } } => plugin_check::plugins(&files),
     };
     done.map(|()| 0)
+}
+
+fn model(command: ModelCommand) -> Result<(), ServerError> {
+    match command {
+        ModelCommand::Pull { source, sha256, name, allow_http, models } => {
+            let mut models = models.models()?;
+            models.allow_http |= allow_http;
+            model_command::pull(&models, PullArgs { source, sha256, name })
+        }
+        ModelCommand::List { json, models } => model_command::list(&models.models()?, json),
+        ModelCommand::Verify { names, models } => model_command::verify(&models.models()?, &names),
+        ModelCommand::Remove { names, models } => model_command::remove(&models.models()?, &names),
+    }
 }
 
 /// Of what is reported.

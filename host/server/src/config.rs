@@ -15,6 +15,7 @@ mod model;
 mod origins;
 mod overrides;
 mod quantity;
+mod registry;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -29,13 +30,18 @@ pub use keys::Wrong;
 pub(crate) use keys::{changed, schema};
 pub use listen::Listen;
 pub use live::{CacheMemory, Live};
+pub(crate) use load::model_of;
 pub(crate) use load::read_file;
 pub use load::{ConfigSnapshot, Effective, Sources};
 pub use lost::Lost;
-pub use model::{AdapterConfig, FlashKey, Format, KindKey, KvTypeKey, ModelConfig, ModelSource};
+pub use model::{
+    AdapterConfig, BackendKey, FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey,
+};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
+pub use registry::Models;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;
 pub use tree::{MisplacedKey, Source, Syntax};
+pub(crate) use validate::beside;
 pub use whole::Config;

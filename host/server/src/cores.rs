@@ -16,6 +16,7 @@ use crate::{environment, machine};
 /// Cores that no team has yet.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
+    all: Vec<CpuSet>,
     free: Mutex<Vec<CpuSet>>,
 }
 
@@ -29,14 +30,20 @@ impl Cores {
         let is_whole = cores.len() == threads as usize && sized.cores() == threads;
         let are_teams = sized.weights.iter().all(|weights| weights.computes_in_teams());
         let is_ours = is_whole && are_teams && !is_numa && !environment::places_threads();
-        Self { free: Mutex::new(if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() }) }
+        let all: Vec<CpuSet> = if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() };
+        Self { free: Mutex::new(all.clone()), all }
     }
 
-    /// As many of them as a team has threads, or none if there are fewer.
+    /// As many of them as a team has threads, or none if there are fewer. A team with a thread for each core, as a model has that
+    /// takes another one's place, gets all of them beside the other team: each of its threads has a core that no other thread of
+    /// it has.
     pub(crate) fn take(&self, threads: u32) -> Vec<CpuSet> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads as usize;
-        if free.len() < threads { Vec::new() } else { free.drain(..threads).collect() }
+        if free.len() >= threads {
+            return free.drain(..threads).collect();
+        }
+        if self.all.len() == threads { self.all.clone() } else { Vec::new() }
     }
 }
 

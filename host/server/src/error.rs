@@ -10,6 +10,7 @@ use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
 use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
+use camshaft_registry::{Class, RegistryError};
 use opentelemetry_otlp::ExporterBuildError;
 use signal_hook::consts::SIGKILL;
 use tokio_rustls::rustls;
@@ -54,6 +55,11 @@ pub(crate) enum ServerError {
     /// A server that was asked how it is.
     #[error("http://{address}{path}: {why}")]
     Unwell { address: SocketAddr, path: &'static str, why: String },
+    /// Of the cache of models, or of what is pulled into it.
+    #[error("{0}")]
+    Registry(#[from] RegistryError),
+    #[error("{count} models are damaged or cannot be read")]
+    DamagedModels { count: usize },
     #[error("{what}: {source}")]
     Internal { what: &'static str, source: anyhow::Error },
 }
@@ -151,6 +157,8 @@ pub(crate) enum ModelProblem {
     NoRoom { wanted: u64, available: u64 },
     #[error("{0}")]
     Adapter(NotAdded),
+    #[error("cannot be pulled: {0}")]
+    Pull(#[from] RegistryError),
     #[error("draft-model {}: {source}", path.display())]
     Draft { path: PathBuf, source: DraftProblem },
 }
@@ -184,7 +192,8 @@ impl ServerError {
             Self::Config(_) | Self::Value(_) | Self::NoDiskCache | Self::DiskInUse { .. } => 64,
             Self::Model(bad) => bad.exit_code(),
             Self::BadPolicy { .. } | Self::Misplaced(_) | Self::BadPlugins(_) => 65,
-            Self::DamagedCache { .. } | Self::Api(_) => 65,
+            Self::DamagedCache { .. } | Self::DamagedModels { .. } | Self::Api(_) => 65,
+            Self::Registry(error) => of_registry(error),
             Self::Listen { .. } | Self::Unwell { .. } => 69,
             Self::Policies { .. } | Self::Internal { .. } => 70,
         }
@@ -226,6 +235,17 @@ impl ServerError {
     }
 }
 
+/// 69: the network, space, or somebody who has a model in use; later it may work.
+fn of_registry(error: &RegistryError) -> u8 {
+    match error.class() {
+        Class::Usage => 64,
+        Class::Data => 65,
+        Class::Missing => 66,
+        Class::Unavailable => 69,
+        Class::Internal => 70,
+    }
+}
+
 /// An error and its causes, on one line.
 fn chain(error: &dyn Error) -> String {
     match error.source() {
@@ -240,6 +260,7 @@ impl BadModel {
             ModelProblem::Load(error) if error.is_missing_input() => 66,
             // The machine's fault, and not the file's.
             ModelProblem::Killed { .. } => 70,
+            ModelProblem::Pull(error) => of_registry(error),
             _ => 65,
         }
     }

@@ -11,20 +11,24 @@ use prometheus::Registry;
 use tokio::sync::watch;
 
 use crate::cache_plan::CachePlan;
-use crate::config::{ConfigSnapshot, Sources};
+use crate::config::{ConfigSnapshot, LoadKey, Sources};
 use crate::cores::Cores;
 use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::machine;
+use crate::manager::{Manager, ManagerSetup};
 use crate::metrics::{self, ServerMetrics};
 use crate::placing;
 use crate::policies;
-use crate::progress::MODELS;
+use crate::progress::{MODELS, ProgressSink};
+use crate::registry::Obtained;
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown;
+use crate::sizing::Room;
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
+use crate::thread_budget::ThreadBudget;
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Loaded};
@@ -45,7 +49,7 @@ pub(crate) struct LoadedConfig {
     pub(crate) api: Arc<Api>,
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) live: Arc<Reloader>,
-    pub(crate) files: WeightsWatch,
+    pub(crate) files: Arc<WeightsWatch>,
 }
 
 /// What a server is loaded from.
@@ -85,7 +89,7 @@ impl Load {
         }
         let devices = match self.engines {
             Engines::Llama => {
-                camshaft_engine::use_numa(self.snapshot.config.fixed.numa());
+                camshaft_engine::use_numa(self.snapshot.config.live.numa());
                 Devices::look()?
             }
             Engines::Fake => Devices::default(),
@@ -119,30 +123,47 @@ impl Load {
         });
         let metrics = ServerMetrics::new(&registry)?;
         let digest = config.fixed.cache.tier().is_some();
-        let sized = placing::place(&config, (machine, &devices), joined(weights)?, digest, &readiness)?;
+        let (room, sink) = (Room::at_start(&config, machine, &devices), ProgressSink::of(&readiness));
+        let sized = placing::place(&room, &devices, joined(weights)?, digest, &sink)?;
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
-        let cores = Cores::of(&sized, config.fixed.numa() != Numa::Off);
+        let cores = Cores::of(&sized, config.live.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
-        let mut files = WeightsWatch::default();
-        weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
+        let files: Arc<WeightsWatch> = Arc::default();
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
-            cores: &cores,
-            all: &config,
-            promised: &promised,
-            tuned: &tuned,
-            cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
-            policies: &policies,
-            metrics: &metrics,
-            supervisor: &supervisor,
-            readiness: &readiness,
+            cores,
+            promised: promised.clone(),
+            tuned,
+            cache: CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
+            policies: policies.clone(),
+            metrics,
+            supervisor: supervisor.clone(),
+            budget: ThreadBudget::new(machine.cores),
+            slow_reader: config.fixed.limits.slow_reader.0,
+            frame_interval: config.fixed.limits.frame_interval.0,
         };
-        let models = weights.iter().enumerate().map(|(number, weights)| starter.start(number, weights));
+        let share = Arc::new(Mutex::new(share));
+        let spawner = supervisor.spawner(ShutdownStage::Policies);
+        let manager = Manager::new(ManagerSetup {
+            starter,
+            engines,
+            machine,
+            digest,
+            files: files.clone(),
+            share: share.clone(),
+            tuning: tuning.clone(),
+            spawner,
+            cache: config.fixed.models.clone(),
+        });
+        let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
+        let loaded = weights.iter().zip(at_start).enumerate();
+        let models = loaded.map(|(number, (weights, config))| manager.start(number, weights, config));
         let api = Api::new(ApiOptions {
             models: models.collect::<Result<_, _>>()?,
+            life: manager.clone(),
             policies: policies.clone(),
             registry,
             limits: reload::limits(&config.live, machine),
@@ -154,7 +175,16 @@ impl Load {
             kernels: camshaft_engine::kernels(),
         });
         let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, share, machine, process: budget.process, promised });
+        config
+            .live
+            .model
+            .iter()
+            .filter(|model| model.load == LoadKey::OnDemand)
+            .for_each(|model| manager.note_asleep(model.clone()));
+        manager.bind(&api);
+        manager.keep()?;
+        let process = budget.process;
+        live.bind(Bound { api: api.clone(), tuning, share, models: manager, machine, process, promised });
         Ok(LoadedConfig { api, policies, live, files })
     }
 
@@ -163,8 +193,14 @@ impl Load {
         let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
         let digest = config.fixed.cache.tier().is_some();
         let load = move || {
-            let models =
-                config.fixed.model.iter().map(|model| engines.load(model, digest, &devices, &readiness)).collect();
+            let sink = ProgressSink::of(&readiness);
+            let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
+            let one = |model| {
+                let Obtained { config: model, held } = engines.obtain(&config.fixed.models, model, &sink)?;
+                let loaded = engines.load(&model, digest, &devices, &sink)?;
+                Ok(Loaded { held, ..loaded })
+            };
+            let models = at_start.map(one).collect();
             readiness.set_loading(MODELS, Some("loaded".to_owned()));
             models
         };

@@ -7,8 +7,7 @@ use camshaft_core::policy::{KvTokens, WorkerFacts};
 use camshaft_core::report::{Report, WorkerCounters};
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
 };
 
 use crate::error::ServerError;
@@ -17,12 +16,15 @@ use crate::supervisor::{Gauges, ThreadMetrics};
 /// Families of all models.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
-    waiting: IntGaugeVec,
-    running: IntGaugeVec,
+    waiting: GaugeVec,
+    running: GaugeVec,
     queue_duration: HistogramVec,
     batch_tokens: HistogramVec,
+    batch_requests: HistogramVec,
     kv_tokens: GaugeVec,
     kv_usage: GaugeVec,
+    /// Not exported: what `kv_tokens` and `kv_usage` are made from.
+    kv_sums: GaugeVec,
     worker_up: IntGaugeVec,
     worker_restarts: IntCounterVec,
     preemptions: IntCounterVec,
@@ -30,31 +32,63 @@ pub(crate) struct ServerMetrics {
     parks: IntCounterVec,
     pauses: IntCounterVec,
     cache_evictions: IntCounterVec,
-    cache_tokens: IntGaugeVec,
-    cache_ram_bytes: IntGaugeVec,
-    sessions: IntGaugeVec,
+    cache_tokens: GaugeVec,
+    cache_ram_bytes: GaugeVec,
+    sessions: GaugeVec,
     draft_tokens: IntCounterVec,
     adapter_switches: IntCounterVec,
     rewinds: IntCounterVec,
     tokens_taken_back: IntCounterVec,
 }
 
+/// One of several who add up in a gauge: while a model is swapped, two of its versions are counted under one name.
+#[derive(Debug)]
+struct Part {
+    of: Gauge,
+    now: Mutex<f64>,
+}
+
+impl Part {
+    fn new(of: Gauge) -> Self {
+        Self { of, now: Mutex::new(0.0) }
+    }
+
+    fn set(&self, value: f64) {
+        let before = std::mem::replace(&mut *self.now.lock().unwrap_or_else(PoisonError::into_inner), value);
+        if value != before {
+            self.of.add(value - before);
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.set(0.0);
+    }
+}
+
 /// Handles of a model's queue.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct QueueMetrics {
-    waiting: IntGauge,
-    running: IntGauge,
+    waiting: Part,
+    running: Part,
     pub(crate) duration: Histogram,
+    /// Requests of a batch.
+    pub(crate) batch: Histogram,
 }
 
 /// Handles of one model's pool.
 #[derive(Debug)]
 pub(crate) struct PoolMetrics {
     pub(crate) queue: QueueMetrics,
-    kv_free: Gauge,
+    kv_free: Part,
+    /// Set by the workers.
     kv_cached: Gauge,
     kv_held: Gauge,
     kv_usage: Gauge,
+    /// What sequences and prefixes take together, and what there is.
+    kv_used: Part,
+    kv_total: Part,
 }
 
 /// Handles of one worker.
@@ -66,17 +100,16 @@ pub(crate) struct WorkerMetrics {
     pauses: IntCounter,
     evicted_from_ram: IntCounter,
     evicted_from_disk: IntCounter,
-    cache_tokens: IntGauge,
-    cache_ram_bytes: IntGauge,
-    sessions: IntGauge,
+    cache_tokens: Part,
+    cache_ram_bytes: Part,
+    sessions: Part,
     /// Of all workers of the model together.
-    kv_cached: Gauge,
+    kv_cached: Part,
     drafts_accepted: IntCounter,
     drafts_rejected: IntCounter,
     adapter_switches: IntCounter,
     rewinds: IntCounter,
     tokens_taken_back: IntCounter,
-    published: Mutex<CacheFacts>,
 }
 
 impl WorkerMetrics {
@@ -113,11 +146,10 @@ impl WorkerMetrics {
     }
 
     fn publish(&self, facts: &CacheFacts) {
-        self.cache_tokens.set(facts.tokens as i64);
-        self.cache_ram_bytes.set(facts.ram_bytes as i64);
-        self.sessions.set(facts.sessions as i64);
-        let before = std::mem::replace(&mut *self.published.lock().unwrap_or_else(PoisonError::into_inner), *facts);
-        self.kv_cached.add(facts.live_tokens as f64 - before.live_tokens as f64);
+        self.cache_tokens.set(facts.tokens as f64);
+        self.cache_ram_bytes.set(facts.ram_bytes as f64);
+        self.sessions.set(facts.sessions as f64);
+        self.kv_cached.set(facts.live_tokens as f64);
     }
 }
 
@@ -183,17 +215,27 @@ impl ServerMetrics {
         let batches = prometheus::exponential_buckets(1.0, 2.0, 13)?;
         let queued = "Time from arrival to dispatch";
         Ok(Self {
-            waiting: gauge(
+            waiting: families.float(
                 "camshaft_requests_waiting",
                 "Requests in the queue; of embeddings and predictions, those with inputs in it",
                 model,
             )?,
-            running: gauge("camshaft_requests_running", "Requests that a worker computes", model)?,
+            running: families.float("camshaft_requests_running", "Requests that a worker computes", model)?,
             queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
-            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
+            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches.clone())?,
+            batch_requests: families.histogram(
+                "camshaft_batch_requests",
+                "Requests of one batch of an embedding or tensor model",
+                batches,
+            )?,
             kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
             kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
-            worker_up: gauge("camshaft_worker_up", "Whether the worker runs", worker)?,
+            kv_sums: GaugeVec::new(Opts::new("kv", "Used and total"), &["model", "of"])?,
+            worker_up: gauge(
+                "camshaft_worker_up",
+                "Whether the worker runs; two of a number do while a model is swapped",
+                worker,
+            )?,
             worker_restarts: counter(
                 "camshaft_worker_restarts_total",
                 "Workers and embedders restarted after a panic",
@@ -211,13 +253,13 @@ impl ServerMetrics {
                 "Segments of KV cache evicted from a tier",
                 &["model", "tier"],
             )?,
-            cache_tokens: gauge(
+            cache_tokens: families.float(
                 "camshaft_cache_tokens",
                 "Tokens of prefixes saved in segments, in RAM or on disk",
                 worker,
             )?,
-            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", worker)?,
-            sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", worker)?,
+            cache_ram_bytes: families.float("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", worker)?,
+            sessions: families.float("camshaft_sessions", "Sessions that pin a prefix", worker)?,
             draft_tokens: counter(
                 "camshaft_draft_tokens_total",
                 "Draft tokens of speculative decoding, accepted or rejected",
@@ -239,9 +281,10 @@ impl ServerMetrics {
 
     pub(crate) fn queue(&self, model: &str) -> QueueMetrics {
         QueueMetrics {
-            waiting: self.waiting.with_label_values(&[model]),
-            running: self.running.with_label_values(&[model]),
+            waiting: Part::new(self.waiting.with_label_values(&[model])),
+            running: Part::new(self.running.with_label_values(&[model])),
             duration: self.queue_duration.with_label_values(&[model]),
+            batch: self.batch_requests.with_label_values(&[model]),
         }
     }
 
@@ -249,11 +292,21 @@ impl ServerMetrics {
         let kv = |state| self.kv_tokens.with_label_values(&[model, state]);
         Arc::new(PoolMetrics {
             queue: self.queue(model),
-            kv_free: kv("free"),
+            kv_free: Part::new(kv("free")),
             kv_cached: kv("cached"),
             kv_held: kv("held"),
             kv_usage: self.kv_usage.with_label_values(&[model]),
+            kv_used: Part::new(self.kv_sums.with_label_values(&[model, "used"])),
+            kv_total: Part::new(self.kv_sums.with_label_values(&[model, "total"])),
         })
+    }
+
+    /// Forgets whether the workers of a model run that is served no more. Its counters stay.
+    pub(crate) fn forget_workers(&self, model: &str, workers: u32) {
+        for worker in (0..workers).map(|number| number.to_string()) {
+            // There is none where its threads never began.
+            let _ = self.worker_up.remove_label_values(&[model, &worker]);
+        }
     }
 
     /// Of a worker or an embedder.
@@ -273,24 +326,23 @@ impl ServerMetrics {
             pauses: self.pauses.with_label_values(&[model]),
             evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
             evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
-            cache_tokens: self.cache_tokens.with_label_values(&[model, worker]),
-            cache_ram_bytes: self.cache_ram_bytes.with_label_values(&[model, worker]),
-            sessions: self.sessions.with_label_values(&[model, worker]),
-            kv_cached: self.kv_tokens.with_label_values(&[model, "cached"]),
+            cache_tokens: Part::new(self.cache_tokens.with_label_values(&[model, worker])),
+            cache_ram_bytes: Part::new(self.cache_ram_bytes.with_label_values(&[model, worker])),
+            sessions: Part::new(self.sessions.with_label_values(&[model, worker])),
+            kv_cached: Part::new(self.kv_tokens.with_label_values(&[model, "cached"])),
             drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
             drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
             adapter_switches: self.adapter_switches.with_label_values(&[model]),
             rewinds: self.rewinds.with_label_values(&[model]),
             tokens_taken_back: self.tokens_taken_back.with_label_values(&[model]),
-            published: Mutex::new(CacheFacts::default()),
         })
     }
 }
 
 impl QueueMetrics {
     pub(crate) fn publish(&self, waiting: usize, running: usize) {
-        self.waiting.set(waiting as i64);
-        self.running.set(running as i64);
+        self.waiting.set(waiting as f64);
+        self.running.set(running as f64);
     }
 }
 
@@ -298,11 +350,25 @@ impl PoolMetrics {
     pub(crate) fn publish(&self, waiting: usize, running: usize, workers: &[WorkerFacts]) {
         self.queue.publish(waiting, running);
         let kv = KvTokens::of(workers);
-        let (used, total) = (kv.held as f64, kv.total as f64);
         self.kv_free.set(kv.free as f64);
+        self.kv_used.set(kv.held as f64);
+        self.kv_total.set(kv.total as f64);
+        self.tell_usage();
+    }
+
+    fn tell_usage(&self) {
+        let (used, total) = (self.kv_used.of.get(), self.kv_total.of.get());
         // Reports of the workers set what is cached, so the two may be a moment apart.
         self.kv_held.set((used - self.kv_cached.get()).max(0.0));
         self.kv_usage.set(if total > 0.0 { used / total } else { 0.0 });
+    }
+}
+
+impl Drop for PoolMetrics {
+    fn drop(&mut self) {
+        self.kv_used.set(0.0);
+        self.kv_total.set(0.0);
+        self.tell_usage();
     }
 }
 

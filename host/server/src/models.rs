@@ -2,7 +2,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use camshaft_api::Readiness;
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
 use camshaft_tensor::TensorModel;
@@ -11,16 +10,16 @@ use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
-use crate::progress::LoadBar;
+use crate::progress::{LoadBar, ProgressSink};
 use crate::tensors;
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
-    let workers = ("generate or compute tensors", of_workers(config));
+    let tensors = ("compute tensors", of_predictors(config));
     let others = match kind {
-        ModelKind::Generate => vec![embed],
-        ModelKind::Embed => vec![generate, workers],
+        ModelKind::Generate => vec![embed, tensors],
+        ModelKind::Embed => vec![generate, tensors],
         ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
     };
     for (of, settings) in others {
@@ -33,12 +32,9 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
 
 /// What reads the model's file. Refuses a kind that such a file has none of.
 pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
-    let format = match config.source() {
-        ModelSource::Demo => Format::Gguf,
-        ModelSource::File(path) => Format::of(&path),
-    };
+    let format = Format::of(&config.file_name());
     let wrong = match (format, config.kind.wanted()) {
-        (Format::Onnx, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "an ONNX file"),
+        (Format::Tensors, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "a tensor model's file"),
         (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
         _ => return Ok(format),
     };
@@ -50,12 +46,13 @@ pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
 /// Loads a tensor model, after another process has tried its file. Its digest comes with it if one was asked for.
 pub(crate) fn load_tensors(
     config: &ModelConfig,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<(TensorModel, Option<String>), ServerError> {
-    let ModelSource::File(path) = config.source() else {
-        return Err(ServerError::internal("load", anyhow::anyhow!("the demo model is no tensor model")));
-    };
-    let bar = LoadBar::new(&config.id, readiness);
+    if let ModelSource::Remote(source) = config.source() {
+        return Err(not_pulled(&source));
+    }
+    let path = config.file_name();
+    let bar = LoadBar::new(&config.id, sink);
     let tried = probe::probe(&path, config, Tried::Model, &bar)?;
     let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
     let loaded = tensors::read(&path).map_err(|problem| bad("path", problem)).and_then(|read| {
@@ -66,10 +63,12 @@ pub(crate) fn load_tensors(
             let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
             return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
         }
-        let model = read.load().map_err(|problem| bad("path", problem))?;
+        let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
         Ok((model, digest))
     });
-    tried.confirm(loaded)
+    let (model, digest) = tried.confirm(loaded)?;
+    model.facts.notes.iter().for_each(|note| tracing::warn!(model = config.id, "{note}"));
+    Ok((model, digest))
 }
 
 /// The settings that only embedding models have, with their values where something is asked for.
@@ -97,9 +96,15 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// The same, of models of which several workers run.
-fn of_workers(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    vec![("workers", (config.workers > 1).then(|| config.workers.to_string()))]
+/// The same, of tensor models.
+fn of_predictors(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let usual = ModelConfig::default();
+    let (backend, size, window) = (config.backend, config.batch_size, config.batch_window);
+    vec![
+        ("backend", (backend != usual.backend).then(|| backend.as_str().to_owned())),
+        ("batch-size", (size != usual.batch_size).then(|| size.to_string())),
+        ("batch-window", (window != usual.batch_window).then(|| window.to_string())),
+    ]
 }
 
 /// The same, of models that llama.cpp computes.
@@ -123,15 +128,15 @@ pub(crate) fn kv_type_fits(config: &ModelConfig, model: &LoadedModel) -> Result<
     asked.map_err(|error| ServerError::model(&config.id, &config.origins, "kv-type", error))
 }
 
-/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `readiness` learns how
+/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `sink` hears how
 /// far it is.
 pub(crate) fn load(
     config: &ModelConfig,
     digest: bool,
     placement: Placement,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let bar = LoadBar::new(&config.id, readiness);
+    let bar = LoadBar::new(&config.id, sink);
     let options = options(config, digest, placement, &bar);
     let engine = |error| from_engine(config, error);
     // They are loaded once it is known where the weights are.
@@ -145,10 +150,13 @@ pub(crate) fn load(
             let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
             tried.confirm(demo::load(&options).and_then(examined).map_err(engine))
         }
-        ModelSource::File(path) => {
+        // The classifier is a tensor model, which `load_tensors` loads.
+        ModelSource::File(_) | ModelSource::Digits => {
+            let path = config.file_name();
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
             tried.confirm(LoadedModel::from_file(&path, &options).and_then(examined).map_err(engine))
         }
+        ModelSource::Remote(source) => Err(not_pulled(&source)),
     }
 }
 
@@ -157,12 +165,13 @@ pub(crate) fn load_again(
     config: &ModelConfig,
     digest: bool,
     placement: Placement,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let options = options(config, digest, placement, &LoadBar::new(&config.id, readiness));
+    let options = options(config, digest, placement, &LoadBar::new(&config.id, sink));
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
-        ModelSource::File(path) => LoadedModel::from_file(&path, &options),
+        ModelSource::Remote(source) => return Err(not_pulled(&source)),
+        ModelSource::File(_) | ModelSource::Digits => LoadedModel::from_file(&config.file_name(), &options),
     };
     loaded.map_err(|error| from_engine(config, error))
 }
@@ -174,11 +183,12 @@ pub(crate) fn no_room(config: &ModelConfig, wanted: u64, available: u64) -> Serv
 
 /// Other weights are where a model was loaded from.
 pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
-    let path = match config.source() {
-        ModelSource::Demo => demo::NAME.into(),
-        ModelSource::File(path) => path,
-    };
-    from_engine(config, EngineLoadError::Replaced { path })
+    from_engine(config, EngineLoadError::Replaced { path: config.file_name() })
+}
+
+/// Whoever loads a model has pulled it before.
+fn not_pulled(source: &str) -> ServerError {
+    ServerError::internal("load", anyhow::anyhow!("{source:?} was not pulled"))
 }
 
 fn options(config: &ModelConfig, digest: bool, placement: Placement, bar: &LoadBar) -> LoadOptions {
@@ -202,9 +212,9 @@ pub(crate) fn load_draft(
     config: &ModelConfig,
     path: &Path,
     target: &LoadedModel,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, readiness))?;
+    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, sink))?;
     let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
     let options = LoadOptions { kind, copy, ..LoadOptions::default() };
     let wrong = |error: EngineLoadError| match error {
@@ -276,7 +286,7 @@ mod tests {
         let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
         std::fs::write(file.path(), format!("[[model]]\nid = \"m\"\n{line}\n")).unwrap();
         let mut config = Config::load(Some(file.path()), std::iter::empty(), &Overrides::default()).unwrap();
-        config.fixed.model.remove(0)
+        config.live.model.remove(0)
     }
 
     #[test]
@@ -284,7 +294,6 @@ mod tests {
         let generates = [
             "lora = \"adapter.gguf\"",
             "adapter = [{path = \"adapter.gguf\"}]",
-            "workers = 2",
             "sequences = 4",
             "kv-type = \"f16\"",
             "kv-layout = \"pooled\"",
@@ -302,7 +311,16 @@ mod tests {
             (&generates[..1], ModelKind::Generate, ModelKind::Predict),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
             (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Predict),
-            (&["workers = 2"][..], ModelKind::Predict, ModelKind::Embed),
+            (
+                &["backend = \"cpu\"", "batch-size = 4", "batch-window = \"0ms\""][..],
+                ModelKind::Predict,
+                ModelKind::Embed,
+            ),
+            (
+                &["backend = \"wgpu\"", "batch-size = 4", "batch-window = \"5ms\""][..],
+                ModelKind::Predict,
+                ModelKind::Generate,
+            ),
             (&texts[..], ModelKind::Embed, ModelKind::Predict),
         ] {
             for line in lines {
@@ -318,7 +336,7 @@ mod tests {
             }
         }
         for kind in [ModelKind::Generate, ModelKind::Embed, ModelKind::Predict] {
-            assert!(settings_fit(&config("workers = 1"), kind).is_ok(), "what it has anyway");
+            assert!(settings_fit(&config("workers = 2"), kind).is_ok(), "each kind has workers");
             assert!(settings_fit(&config("kv-type = \"auto\""), kind).is_ok());
         }
     }

@@ -50,7 +50,7 @@ pub(crate) fn places(config: &Config, files: u64) -> Places {
 fn left(config: &Config, files: u64) -> u64 {
     let on_disk = config.fixed.cache.tier().is_some();
     let of_model = |workers: u32| PER_MODEL + if on_disk { u64::from(workers) * PER_WORKER } else { 0 };
-    let models: u64 = config.fixed.model.iter().map(|model| of_model(model.workers)).sum();
+    let models: u64 = config.live.model.iter().map(|model| of_model(model.workers)).sum();
     files.saturating_sub(RESERVE + models).max(files / LEAST)
 }
 

@@ -5,25 +5,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::promised::Promised;
-use camshaft_core::sizes::{KvLayout, Machine, Offloaded, Sizes};
+use camshaft_core::sizes::{KvLayout, Offloaded, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
 use camshaft_policy::{Ended, bound_time_of_this_process};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, FlashKey, KindKey, KvTypeKey, ModelConfig, ModelSource, Origins};
+use crate::config::{FlashKey, KindKey, KvTypeKey, ModelConfig, Origins};
 use crate::demo;
 use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
-use crate::progress::LoadBar;
-use crate::sizing::{self, Sized};
+use crate::progress::{LoadBar, ProgressSink};
+use crate::sizing::{self, Room, Sized};
 use crate::weights::{Loaded, Weights, WeightsSource};
 use crate::{models, probe};
 
@@ -71,17 +70,17 @@ enum Misfit {
 /// # Errors
 /// A model cannot be loaded into the host's memory.
 pub(crate) fn place(
-    config: &Config,
-    (machine, devices): (Machine, &Devices),
+    room: &Room,
+    devices: &Devices,
     mut loaded: Vec<Loaded>,
     digest: bool,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<Sized, ServerError> {
     loop {
-        let mut sized = sizing::size(config, machine, devices, loaded.clone());
+        let mut sized = sizing::size(room, devices, loaded.clone());
         let placed =
             sized.weights.iter_mut().zip(&mut loaded).enumerate().try_for_each(|(index, (weights, loaded))| {
-                let placed = place_one(weights, loaded, devices, digest, readiness);
+                let placed = place_one(weights, loaded, devices, digest, sink);
                 *loaded = weights.loaded.clone();
                 placed.map_err(|misfit| (index, misfit))
             });
@@ -103,7 +102,7 @@ fn place_one(
     before: &mut Loaded,
     devices: &Devices,
     digest: bool,
-    readiness: &Arc<Readiness>,
+    sink: &ProgressSink,
 ) -> Result<(), Misfit> {
     let layers = weights.sizes.offloaded.layers;
     let offload = devices.offload(weights.config(), layers);
@@ -114,9 +113,9 @@ fn place_one(
         return Ok(());
     }
     let fatal = |error| Misfit::Fatal(Box::new(error));
-    let place = |placement| models::load_again(config, digest, placement, readiness);
+    let place = |placement| models::load_again(config, digest, placement, sink);
     if model.is_loaded() {
-        *model = models::load_again(config, false, Placement::Nowhere, readiness).map_err(fatal)?;
+        *model = models::load_again(config, false, Placement::Nowhere, sink).map_err(fatal)?;
         before.source.clone_from(source);
     }
     let WeightsSource::Llama { model, .. } = source else { return Ok(()) };
@@ -124,7 +123,7 @@ fn place_one(
         place(Placement::Host).map_err(fatal)?
     } else {
         let failed = |why| Misfit::Devices { layers, why };
-        try_in_process(&trial, &LoadBar::new(&config.id, readiness)).map_err(failed)?;
+        try_in_process(&trial, &LoadBar::new(&config.id, sink)).map_err(failed)?;
         let placed = place(Placement::Devices(offload));
         placed.map_err(|error| if error.is_of_devices() { failed(error.to_string()) } else { fatal(error) })?
     };
@@ -140,10 +139,7 @@ impl Trial {
             KvType::Q4_0 => KvTypeKey::Q4_0,
         };
         Self {
-            path: match config.source() {
-                ModelSource::Demo => demo::NAME.into(),
-                ModelSource::File(path) => path,
-            },
+            path: config.file_name(),
             lora: config.lora.clone(),
             kind: if weights.is_generating() { KindKey::Generate } else { KindKey::Embed },
             layers: offload.layers,
@@ -360,7 +356,7 @@ impl Standby {
             why,
             "workers of the model compute on the CPU until the server is started again"
         );
-        let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &Arc::default());
+        let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &ProgressSink::default());
         let model =
             model.and_then(|model| if model.is_same_as(lost) { Ok(model) } else { Err(models::replaced(config)) });
         let model = model.inspect_err(|_| {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use camshaft_api::{Access, ROUTES};
+use camshaft_api::{Access, ROUTES, Route};
 use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
 use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, Grants, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
@@ -188,13 +188,18 @@ fn is_guarded(access: Access) -> bool {
     matches!(access, Access::Guarded | Access::Monitoring)
 }
 
-/// By the paths that `[match]` of an auth policy takes.
+/// Those that are the same to `[match]` of an auth policy stand together. It takes the first one, or what stands behind `as`.
 fn routes(wanted: impl Fn(Access) -> bool) -> String {
-    let wanted = ROUTES.iter().filter(|route| wanted(route.access));
-    let mut routes: Vec<String> = wanted.map(|route| format!("{} {}", route.method, route.canonical())).collect();
-    // Those with a second path follow one another.
-    routes.dedup();
-    routes.join(", ")
+    let wanted: Vec<&Route> = ROUTES.iter().filter(|route| wanted(route.access)).collect();
+    let same = wanted.chunk_by(|a, b| (a.method, a.canonical()) == (b.method, b.canonical()));
+    let shown = |routes: &[&Route]| {
+        let first = routes.first()?;
+        let paths: Vec<String> = routes.iter().map(|route| route.shown()).collect();
+        let canonical = first.canonical();
+        let named = if first.path == canonical { String::new() } else { format!(" as {canonical}") };
+        Some(format!("{} {}{named}", first.method, paths.join(" or ")))
+    };
+    same.filter_map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn names(host: &PolicyHost, hook: Hook, nobody: &str) -> String {

@@ -1,6 +1,8 @@
 //! The thread that owns a model's pool: takes in submissions and reports, and sends out what the pool decides.
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
@@ -9,7 +11,7 @@ use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::policy::CancelReason;
 use camshaft_core::pool::{NewRequest, Output, Pool};
 use camshaft_core::report::Report;
-use crossbeam_channel::{Receiver, select};
+use crossbeam_channel::{Receiver, Sender, select};
 
 use crate::clients::Clients;
 use crate::closings::Closings;
@@ -44,6 +46,10 @@ pub(crate) struct PoolSetup {
     /// How long a last event waits for a client that does not read.
     pub(crate) slow_reader: Duration,
     pub(crate) tuned: Tuned,
+    /// Whether the queue takes more, for those who look from outside.
+    pub(crate) accepts: Arc<AtomicBool>,
+    /// Of the model.
+    pub(crate) _alive: Sender<Infallible>,
 }
 
 /// A worker as its pool knows it.
@@ -361,6 +367,7 @@ impl PoolThread {
 
     fn publish(&self) {
         let pool = &self.setup.pool;
+        self.setup.accepts.store(pool.accepts(), Ordering::Relaxed);
         self.setup.metrics.publish(pool.waiting(), pool.running(), &pool.worker_facts());
     }
 }

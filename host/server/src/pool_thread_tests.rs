@@ -30,7 +30,7 @@ fn pool_thread(supervisor: &Supervisor, mailbox: Option<Mailbox>) -> (Sender<Poo
 
 fn tuning() -> watch::Sender<Tuning> {
     let watermarks = Watermarks { high: 4, low: 2 };
-    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
+    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, cache_bytes: 0, session_ttl: PATIENCE })
 }
 
 fn tuned_pool_thread(
@@ -70,7 +70,8 @@ fn setup(
     let workers = [(ID, WorkerSeat { mailbox, metrics: metrics.worker("fake", "0") })].into();
     let metrics = metrics.pool("fake");
     let (begun, slow_reader) = (Instant::now(), PATIENCE);
-    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned }
+    let (accepts, _alive) = (Arc::default(), bounded(0).0);
+    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned, accepts, _alive }
 }
 
 /// A pool without a thread, whose time the test moves on; it has one worker that takes messages in.
@@ -232,7 +233,12 @@ fn regression_a_reload_reaches_a_pool_whose_queue_of_submissions_is_full() {
         .collect();
     let tuned = tuning.subscribe();
     assert!(submit.try_send(PoolMessage::Wake).is_err(), "nothing can be told this way");
-    let now = Tuning { watermarks: Watermarks { high: 1, low: 0 }, ram_bytes: 1 << 20, session_ttl: PATIENCE };
+    let now = Tuning {
+        watermarks: Watermarks { high: 1, low: 0 },
+        ram_bytes: 1 << 20,
+        cache_bytes: 1 << 20,
+        session_ttl: PATIENCE,
+    };
     tuning.send_replace(now);
     let _report = tuned_pool_thread(&supervisor, Some(Mailbox::new(messages)), submissions, tuned);
     let limits = now.cache_limits();

@@ -186,6 +186,9 @@ fn file_bytes(path: &Path) -> u64 {
     if path == Path::new(demo::NAME) {
         return demo::BYTES;
     }
+    if Format::of(path) == Format::Tensors {
+        return tensors::most_bytes(path);
+    }
     parts_of(path).iter().map(|part| bytes(part)).fold(0, u64::saturating_add)
 }
 
@@ -201,7 +204,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>, adapters: &[PathBuf
     }
     let bounded = bound_this_process(bounds(path, lora.iter().chain(adapters).map(PathBuf::as_path)));
     bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
-    if Format::of(path) == Format::Onnx {
+    if Format::of(path) == Format::Tensors {
         return bad(path, tensors::try_here(path));
     }
     let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
@@ -250,8 +253,6 @@ fn render_samples(model: &LoadedModel) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> (std::io::Result<Ended>, String) {
@@ -261,7 +262,7 @@ mod tests {
     fn shell_with(script: &str, wall: Duration, thread: impl Fn() -> Builder) -> (std::io::Result<Ended>, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m", &Arc::default()), thread)
+        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m", &crate::progress::ProgressSink::default()), thread)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How far a model is loaded: on a progress bar, and for those who ask over HTTP. Nothing is drawn unless standard error is a
 //! terminal.
+use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,37 @@ pub(crate) const MODELS: &str = "models";
 /// Length of a bar: per cent.
 const WHOLE: u64 = 100;
 
+/// Who hears how far a model is: of each stage, per cent. By default nobody.
+#[derive(Clone, Default)]
+pub(crate) struct ProgressSink(Option<Arc<dyn Fn(&'static str, u64) + Send + Sync>>);
+
+impl ProgressSink {
+    pub(crate) fn new(tell: impl Fn(&'static str, u64) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(tell)))
+    }
+
+    /// Those who ask the server how far it is while it begins.
+    pub(crate) fn of(readiness: &Arc<Readiness>) -> Self {
+        let readiness = readiness.clone();
+        // Who may know which models there are is not known yet.
+        Self::new(move |stage, per_cent| {
+            readiness.set_loading(MODELS, Some(format!("{stage} one of them, {per_cent} %")));
+        })
+    }
+
+    pub(crate) fn tell(&self, stage: &'static str, per_cent: u64) {
+        if let Some(tell) = &self.0 {
+            tell(stage, per_cent);
+        }
+    }
+}
+
+impl fmt::Debug for ProgressSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressSink").finish_non_exhaustive()
+    }
+}
+
 /// The bar of one model; gone from the terminal when dropped.
 #[derive(Debug)]
 pub(crate) struct LoadBar(Arc<Told>);
@@ -20,25 +52,23 @@ pub(crate) struct LoadBar(Arc<Told>);
 #[derive(Debug)]
 struct Told {
     bar: ProgressBar,
-    /// Tells those who ask.
-    readiness: Arc<Readiness>,
+    sink: ProgressSink,
 }
 
 impl Told {
     fn tell(&self, stage: &'static str, per_cent: u64) {
         self.bar.set_message(stage);
         self.bar.set_position(per_cent);
-        // Who may know which models there are is not known yet.
-        self.readiness.set_loading(MODELS, Some(format!("{stage} one of them, {per_cent} %")));
+        self.sink.tell(stage, per_cent);
     }
 }
 
 impl LoadBar {
-    pub(crate) fn new(model: &str, readiness: &Arc<Readiness>) -> Self {
+    pub(crate) fn new(model: &str, sink: &ProgressSink) -> Self {
         let bar = ProgressBar::new(WHOLE).with_prefix(model.to_owned());
         let style = ProgressStyle::with_template("model {prefix}: {msg:8} [{bar:40}] {percent:>3} %");
         let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self(Arc::new(Told { bar, readiness: readiness.clone() }))
+        Self(Arc::new(Told { bar, sink: sink.clone() }))
     }
 
     /// Shows the progress of a stage that has just begun.
@@ -87,7 +117,7 @@ mod tests {
 
     #[test]
     fn follows_what_the_other_process_says_and_nothing_else() {
-        let bar = LoadBar::new("m", &Arc::default());
+        let bar = LoadBar::new("m", &ProgressSink::default());
         bar.follow(Some("1\n37\nnot a number\n".as_bytes()));
         assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (37, "checking"));
         bar.follow(Some("4000\n".as_bytes()));

@@ -16,6 +16,7 @@ use crate::cache_plan::CacheShare;
 use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
 use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
+use crate::manager::Manager;
 use crate::policies;
 use crate::shutdown::Times;
 use crate::sizing::mib;
@@ -77,7 +78,9 @@ pub(crate) struct Bound {
     pub(crate) api: Arc<Api>,
     pub(crate) tuning: watch::Sender<Tuning>,
     /// Of the prefix cache.
-    pub(crate) share: CacheShare,
+    pub(crate) share: Arc<Mutex<CacheShare>>,
+    /// Follows what is said about models.
+    pub(crate) models: Arc<Manager>,
     /// As it was when its memory was divided.
     pub(crate) machine: Machine,
     /// What was left to the process then, beside models.
@@ -215,9 +218,14 @@ impl Reloader {
 
 /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
 fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
-    let needs_restart = config::changed(&state.config.fixed, &new.fixed);
+    let mut needs_restart = config::changed(&state.config.fixed, &new.fixed);
+    if state.config.live.numa() != new.live.numa() {
+        needs_restart.push("model.numa".to_owned());
+    }
     let changed = config::changed(&state.config.live, &new.live);
-    if let Some(Bound { api, tuning, share, machine, process, promised }) = &state.bound {
+    if let Some(Bound { api, tuning, share, models, machine, process, promised }) = &state.bound {
+        let share = *share.lock().unwrap_or_else(PoisonError::into_inner);
+        models.follow(&state.config.live.model, &new.live.model);
         api.set_limits(limits(&new.live, *machine));
         let taken = sizes::process(new.live.limits.bodies_bytes(*machine));
         if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
@@ -237,7 +245,7 @@ fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
         // Models that lose their devices from now on are sized beside it.
         let cache = share.all(&new.live.cache);
         promised.lock().unwrap_or_else(PoisonError::into_inner).set_rest(taken.max(*process), cache);
-        let new = Tuning::of(&new.live, *share);
+        let new = Tuning::of(&new.live, share);
         tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
     }
     (state.config.live, state.config.origins) = (new.live, new.origins);

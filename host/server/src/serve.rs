@@ -107,6 +107,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
+    // Until it ends, nobody evicts what it serves.
     let LoadedConfig { api, policies, live, files } = loaded;
 
     let tls = checked.tls;
@@ -122,7 +123,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
     }
-    tokio::spawn(files.run(api.readiness.clone()));
+    tokio::spawn(files.run());
     tell("the line on standard output", move || announce(&announcement)).await;
     notify(NotifyState::Ready).await;
 

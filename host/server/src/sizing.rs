@@ -20,15 +20,41 @@ pub(crate) struct Sized {
     notes: Vec<String>,
 }
 
-/// Divides what `machine` had before the models were loaded.
-pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
+/// What there is to divide among models.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) machine: Machine,
+    /// What everything else takes.
+    process: u64,
+    /// What is asked for the prefix cache; `None`: what is best.
+    cache: Option<u64>,
+    notes: Vec<String>,
+}
+
+impl Room {
+    /// What `machine` had before the models were loaded.
+    pub(crate) fn at_start(config: &Config, machine: Machine, devices: &Devices) -> Self {
+        Self {
+            machine,
+            process: sizes::process(config.live.limits.bodies_bytes(machine)),
+            cache: config.live.cache.ram.set().map(|bytes| bytes.0),
+            notes: notes(config, machine, devices),
+        }
+    }
+
+    /// What is left by everything that takes `taken` bytes, the prefix cache among it.
+    pub(crate) fn beside(machine: Machine, taken: u64) -> Self {
+        Self { machine, process: taken, cache: Some(0), notes: Vec::new() }
+    }
+}
+
+/// Divides it.
+pub(crate) fn size(room: &Room, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
     let needs: Vec<ModelNeeds> = loaded.iter().map(|loaded| loaded.needs(devices)).collect();
-    let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
-    let process = sizes::process(config.live.limits.bodies_bytes(machine));
-    let budget = sizes::divide(machine, process, &devices.free(), &needs, wished);
+    let budget = sizes::divide(room.machine, room.process, &devices.free(), &needs, room.cache);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
-    Sized { weights, budget, no_devices: devices.absence(), notes: notes(config, machine, devices) }
+    Sized { weights, budget, no_devices: devices.absence(), notes: room.notes.clone() }
 }
 
 fn notes(config: &Config, machine: Machine, devices: &Devices) -> Vec<String> {
@@ -40,7 +66,7 @@ fn notes(config: &Config, machine: Machine, devices: &Devices) -> Vec<String> {
     if let Some(wished) = limits.bodies.set().filter(|wished| wished.0 < bodies) {
         notes.push(format!("limits.bodies = {wished} is raised to {}: 32 times limits.body", mib(bodies)));
     }
-    for model in &config.fixed.model {
+    for model in &config.live.model {
         let missing = devices.missing(model);
         if !missing.is_empty() {
             let why = devices.absence().unwrap_or_else(|| "`camshaft devices` lists those that are there".to_owned());

@@ -1,10 +1,12 @@
 //! From a configured model to its threads: weights, workers, pool, or the embedder.
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{
-    Adapters, Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, PredictInfo, Readiness,
+    Adapters, Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage, PredictBackend, PredictInfo,
     TextModel,
 };
 use camshaft_core::cache::PrefixCache;
@@ -13,18 +15,19 @@ use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
+use camshaft_core::jobs::BatchModel;
 use camshaft_core::pool::Pool;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 
 use crate::adapters;
-use crate::batch_thread::{self, BatchSetup};
+use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{Config, ModelConfig};
+use crate::config::ModelConfig;
 use crate::cores::Cores;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
@@ -32,6 +35,7 @@ use crate::metrics::ServerMetrics;
 use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
+use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuned;
 use crate::weights::{self, Weights, WeightsSource};
 use crate::worker_thread::{self, Handle, WorkerSetup};
@@ -40,24 +44,42 @@ use crate::worker_thread::{self, Handle, WorkerSetup};
 const SUBMISSIONS: usize = 1024;
 /// Reports on their way from workers to a pool; a worker waits at the bound.
 const REPORTS: usize = 4096;
-/// The label `worker` of an embedder.
-const EMBEDDER: &str = "0";
 /// Numbers of a vector that the fake embedder gives.
 const FAKE_DIMENSIONS: u32 = 64;
 
 /// What all models are started with.
-pub(crate) struct Starter<'a> {
-    pub(crate) all: &'a Config,
+#[derive(Debug)]
+pub(crate) struct Starter {
     /// Of the host's memory.
-    pub(crate) promised: &'a Arc<Mutex<Promised>>,
-    pub(crate) tuned: &'a Tuned,
-    pub(crate) cache: &'a CachePlan,
-    pub(crate) policies: &'a Arc<PolicyHost>,
-    pub(crate) metrics: &'a ServerMetrics,
-    pub(crate) supervisor: &'a Supervisor,
-    pub(crate) readiness: &'a Readiness,
+    pub(crate) promised: Arc<Mutex<Promised>>,
+    pub(crate) tuned: Tuned,
+    pub(crate) cache: CachePlan,
+    pub(crate) policies: Arc<PolicyHost>,
+    pub(crate) metrics: ServerMetrics,
+    pub(crate) supervisor: Arc<Supervisor>,
     /// For the threads of workers.
-    pub(crate) cores: &'a Cores,
+    pub(crate) cores: Cores,
+    /// The cores, for threads that compute.
+    pub(crate) budget: Arc<ThreadBudget>,
+    /// How long a reader may be behind.
+    pub(crate) slow_reader: Duration,
+    /// Text of a stream that comes faster shares frames.
+    pub(crate) frame_interval: Duration,
+}
+
+/// A model whose threads run.
+pub(crate) struct Started {
+    pub(crate) model: Model,
+    /// Disconnected when its threads have ended, and nothing of it is in memory any more.
+    pub(crate) ended: Receiver<Infallible>,
+}
+
+/// A model that is being started.
+#[derive(Clone)]
+struct Beginning {
+    health: ModelHealth,
+    /// Held by its threads.
+    alive: Sender<Infallible>,
 }
 
 /// What a worker is made of, beside its engine.
@@ -66,31 +88,39 @@ struct Parts {
     speculation: Option<Speculation>,
 }
 
-impl Starter<'_> {
-    /// Starts the threads that serve a model. `number`: its number among all models.
+impl Starter {
+    /// Starts the threads that serve a model. They end when nobody can ask for it any more and the last request has ended.
+    /// `number`: its number among all models.
     ///
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
-    pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Model, ServerError> {
+    pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Started, ServerError> {
+        let (alive, ended) = crossbeam_channel::bounded(0);
+        let beginning = Beginning { health: ModelHealth::default(), alive };
+        let model = self.start_threads(number, model, &beginning)?;
+        Ok(Started { model, ended })
+    }
+
+    fn start_threads(&self, number: usize, model: &Weights, beginning: &Beginning) -> Result<Model, ServerError> {
         let config = model.config();
         match (&model.loaded.source, model.loaded.kind()) {
             (WeightsSource::Tensors { model: loaded, sha256 }, _) => {
-                self.start_predictors(config, loaded, sha256.clone())
+                self.start_predictors(model, loaded, sha256.clone(), beginning)
             }
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
                     let (loaded, sizes) = (loaded.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, number, self.promised);
+                    let standby = Standby::new(&model.loaded, number, &self.promised);
                     move || standby.make(&loaded, &sizes, weights::embedder)
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                self.start_embedder(config, text, make)
+                self.start_embedder(model, text, beginning, make)
             }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, number, self.promised);
+                    let standby = Standby::new(&model.loaded, number, &self.promised);
                     move |id| {
                         let (engine, options) = standby.make(&loaded, &sizes, |config, computes, sizes| {
                             let options = weights::engine_options(config, sizes);
@@ -102,8 +132,10 @@ impl Starter<'_> {
                     }
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                let adapters = |pool: &Sender<PoolMessage>| adapters::load(config, loaded, pool);
-                self.start_pool(model, text, adapters, make)
+                let (config, model_of) = (config.clone(), loaded.clone());
+                let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
+                let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
+                self.start_pool(model, text, beginning, (adapters, make))
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -114,7 +146,9 @@ impl Starter<'_> {
                     input_tokens,
                     dimensions: FAKE_DIMENSIONS,
                 };
-                self.start_embedder(config, fake_text(ModelKind::Embed), move || Ok(FakeEmbedder::new(limits)))
+                self.start_embedder(model, fake_text(ModelKind::Embed), beginning, move || {
+                    Ok(FakeEmbedder::new(limits))
+                })
             }
             (WeightsSource::Fake(_), _) => {
                 let (limits, ram_bytes) = (model.fake_limits(), self.cache.ram_bytes);
@@ -123,7 +157,7 @@ impl Starter<'_> {
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(model, fake_text(ModelKind::Generate), |_| Ok(Arc::default()), make)
+                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_| Ok(Arc::default()), make))
             }
         }
     }
@@ -132,14 +166,17 @@ impl Starter<'_> {
         &self,
         model: &Weights,
         TextModel { mut info, tokenizer }: TextModel,
-        adapters: impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
-        make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        beginning: &Beginning,
+        (adapters, make): (
+            impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
+            impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        ),
     ) -> Result<Model, ServerError> {
         let config = model.config();
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
         let begun = Instant::now();
-        let mut pool =
-            Pool::new(self.policies.scheduler(&config.id), self.all.live.queue.watermarks(), config.reserve());
+        let watermarks = self.tuned.borrow().watermarks;
+        let mut pool = Pool::new(self.policies.scheduler(&config.id), watermarks, config.reserve());
         let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
         let mut workers = BTreeMap::new();
         for number in 0..config.workers {
@@ -147,11 +184,12 @@ impl Starter<'_> {
             let setup = WorkerSetup {
                 id,
                 reports: reports_in.clone(),
-                slow_reader: self.all.fixed.limits.slow_reader.0,
-                frame_interval: self.all.fixed.limits.frame_interval.0,
+                slow_reader: self.slow_reader,
+                frame_interval: self.frame_interval,
                 cores: self.cores.take(model.sizes.threads),
+                seat: self.budget.seat(model.sizes.threads),
             };
-            let handle = self.start_worker(config, setup, &info, make.clone())?;
+            let handle = self.start_worker(config, setup, (&info, beginning), make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
             let metrics = self.metrics.worker(&config.id, &id.to_string());
@@ -159,9 +197,9 @@ impl Starter<'_> {
         }
         let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
         let adapters = adapters(&submissions_in)?;
-        let metrics = self.metrics.pool(&config.id);
+        let (metrics, accepts) = (self.metrics.pool(&config.id), Arc::new(AtomicBool::new(true)));
         pool_thread::spawn(
-            self.supervisor,
+            &self.supervisor,
             PoolSetup {
                 pool,
                 begun,
@@ -169,8 +207,10 @@ impl Starter<'_> {
                 reports,
                 workers,
                 metrics,
-                slow_reader: self.all.fixed.limits.slow_reader.0,
+                slow_reader: self.slow_reader,
                 tuned: self.tuned.clone(),
+                accepts: accepts.clone(),
+                _alive: beginning.alive.clone(),
             },
             &config.id,
         )?;
@@ -182,21 +222,24 @@ impl Starter<'_> {
             workers = config.workers,
             "model loaded"
         );
-        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in, adapters };
-        Ok(Model { id: config.id.clone(), created: now(), backend: Backend::Generate(backend) })
+        let text = TextModel { info, tokenizer };
+        let backend = GenerateBackend { text, adapters, pool: submissions_in, accepts };
+        Ok(beginning.model(config, Backend::Generate(backend)))
     }
 
     fn start_worker<E: Engine + Send + 'static>(
         &self,
         config: &ModelConfig,
         setup: WorkerSetup,
-        info: &ModelInfo,
+        (info, beginning): (&ModelInfo, &Beginning),
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Send + 'static,
     ) -> Result<Handle, ServerError> {
         let (id, step_target) = (setup.id, config.step_target());
         let (policies, vocabulary) = (self.policies.clone(), info.vocabulary.clone());
-        let gauges = self.gauges(config, &id.to_string());
-        worker_thread::spawn(self.supervisor, gauges, setup, move || {
+        let gauges = self.gauges(config, &id.to_string(), beginning);
+        let alive = beginning.alive.clone();
+        worker_thread::spawn(&self.supervisor, gauges, setup, move || {
+            let _alive = &alive;
             let (engine, Parts { cache, speculation }) = make(id)?;
             let worker = Worker::new(WorkerOptions {
                 id,
@@ -214,16 +257,13 @@ impl Starter<'_> {
 
     fn start_embedder<E: Embedder + Send + 'static>(
         &self,
-        config: &ModelConfig,
+        model: &Weights,
         mut text: TextModel,
+        beginning: &Beginning,
         make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
-        let setup = BatchSetup {
-            seats: vec![(format!("embedder-{}", config.id), self.gauges(config, EMBEDDER))],
-            metrics: self.metrics.queue(&config.id),
-            tuned: self.tuned.clone(),
-        };
-        let (jobs, limits) = batch_thread::spawn(self.supervisor, setup, E::limits, make)?;
+        let config = model.config();
+        let (jobs, limits) = self.start_batches(model, "embedder", beginning, E::limits, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         text.info.context_tokens = input_tokens;
@@ -235,38 +275,72 @@ impl Starter<'_> {
             dimensions,
             shorter_dimensions: config.dimensions.clone(),
         });
-        Ok(Model { id: config.id.clone(), created: now(), backend })
+        Ok(beginning.model(config, backend))
+    }
+
+    /// The threads of a model that computes batches; its queue, and what `facts` read from the first of its workers.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing")]
+    fn start_batches<M, R>(
+        &self,
+        model: &Weights,
+        what: &str,
+        beginning: &Beginning,
+        facts: impl FnOnce(&M) -> R,
+        mut make: impl FnMut() -> Result<M, ServerError> + Clone + Send + 'static,
+    ) -> Result<(JobsOf<M>, R), ServerError>
+    where
+        M: BatchModel<Input: Send, Output: Send> + Send + 'static,
+    {
+        let (config, threads) = (model.config(), model.sizes.threads);
+        let id = &config.id;
+        let seat = |number: u32| {
+            let gauges = self.gauges(config, &number.to_string(), beginning);
+            (format!("{what}-{id}-{number}"), gauges, self.budget.seat(threads))
+        };
+        let setup = BatchSetup {
+            seats: (0..config.workers).map(seat).collect(),
+            metrics: Arc::new(self.metrics.queue(id)),
+            tuned: self.tuned.clone(),
+        };
+        let alive = beginning.alive.clone();
+        batch_thread::spawn(&self.supervisor, setup, facts, move || {
+            let _alive = &alive;
+            make()
+        })
     }
 
     fn start_predictors(
         &self,
-        config: &ModelConfig,
+        weights: &Weights,
         model: &Arc<TensorModel>,
         sha256: Option<String>,
+        beginning: &Beginning,
     ) -> Result<Model, ServerError> {
+        let config = weights.config();
         let id = &config.id;
-        let seat = |number: u32| (format!("predictor-{id}-{number}"), self.gauges(config, &number.to_string()));
-        let setup = BatchSetup {
-            seats: (0..config.workers).map(seat).collect(),
-            metrics: self.metrics.queue(id),
-            tuned: self.tuned.clone(),
-        };
         let make = {
-            let model = model.clone();
-            move || Ok(Predictor::new(model.clone()))
+            let (model, rows, window) = (model.clone(), config.batch_size, config.batch_window.0);
+            move || Ok(Predictor::new(model.clone(), rows, window))
         };
-        let (jobs, ()) = batch_thread::spawn(self.supervisor, setup, |_: &Predictor| (), make)?;
-        let Facts { format, backend, name, parameters, bytes } = model.facts.clone();
-        let (workers, rows) = (config.workers, model.signature.rows);
-        tracing::info!(model = id, name, format, backend, parameters, workers, rows, "tensor model loaded");
+        let (jobs, ()) = self.start_batches(weights, "predictor", beginning, |_: &Predictor| (), make)?;
+        let Facts { format, backend, name, parameters, bytes, joining, .. } = model.facts.clone();
+        let (workers, requests) = (config.workers, joining.to_string());
+        tracing::info!(model = id, name, format, backend, parameters, workers, requests, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
         let (signature, computing) = (model.signature.clone(), model.clone());
         let backend = Backend::Predict(PredictBackend { jobs, info, signature, computing });
-        Ok(Model { id: id.clone(), created: now(), backend })
+        Ok(beginning.model(config, backend))
     }
 
-    fn gauges(&self, config: &ModelConfig, worker: &str) -> Gauges {
-        self.metrics.gauges(&config.id, worker, self.readiness.health(&config.id))
+    fn gauges(&self, config: &ModelConfig, worker: &str, beginning: &Beginning) -> Gauges {
+        self.metrics.gauges(&config.id, worker, beginning.health.worker())
+    }
+}
+
+impl Beginning {
+    fn model(&self, config: &ModelConfig, backend: Backend) -> Model {
+        let health = self.health.clone();
+        Model { id: config.id.clone(), naming: config.naming(), health, created: now(), backend }
     }
 }
 
@@ -275,7 +349,7 @@ fn fake_text(kind: ModelKind) -> TextModel {
 }
 
 /// Seconds since the Unix epoch.
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Reloaded};
+use camshaft_api::{Api, ApiOptions, Control, FixedModels, LocalQuotas, Readiness, Reloaded};
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
@@ -17,9 +17,10 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::*;
-use crate::config::Overrides;
+use crate::config::{Config, Overrides};
 use crate::devices::Devices;
 use crate::policies;
+use crate::progress::ProgressSink;
 use crate::reload;
 use crate::sizing;
 use crate::tuning::Tuning;
@@ -73,25 +74,30 @@ impl Bench {
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let policies = policies::start(&config, &registry).unwrap();
         let loaded = config
-            .fixed
+            .live
             .model
             .iter()
-            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &Arc::default()).unwrap())
+            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap())
             .collect();
-        let sized = sizing::size(&config, Machine { memory: 1 << 33, cores: 2 }, &Devices::default(), loaded);
+        let devices = Devices::default();
+        let room = sizing::Room::at_start(&config, Machine { memory: 1 << 33, cores: 2 }, &devices);
+        let sized = sizing::size(&room, &devices, loaded);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {
-            cores: &Cores::default(),
-            all: &config,
-            promised: &Arc::new(Mutex::new(Promised::of(&sized.budget))),
-            tuned: &tuned,
-            cache: &CachePlan::of(&config, sized.share()),
-            policies: &policies,
-            metrics: &metrics,
-            supervisor: &supervisor,
-            readiness: &readiness,
+            cores: Cores::default(),
+            promised: Arc::new(Mutex::new(Promised::of(&sized.budget))),
+            tuned,
+            cache: CachePlan::of(&config, sized.share()),
+            policies: policies.clone(),
+            metrics,
+            supervisor: supervisor.clone(),
+            budget: ThreadBudget::new(2),
+            slow_reader: Duration::from_secs(60),
+            frame_interval: Duration::ZERO,
         };
+        let (alive, _) = crossbeam_channel::bounded(0);
+        let beginning = Beginning { health: ModelHealth::default(), alive };
         let engines = Arc::new(AtomicU8::new(engines));
         let make = {
             let engines = engines.clone();
@@ -108,9 +114,10 @@ impl Bench {
             }
         };
         let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
-        let model = starter.start_pool(&sized.weights[0], text, |_| Ok(Arc::default()), make);
+        let model = starter.start_pool(&sized.weights[0], text, &beginning, (|_| Ok(Arc::default()), make));
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
+            life: Arc::new(FixedModels),
             policies: policies.clone(),
             registry: registry.clone(),
             limits: reload::limits(&config.live, sized.budget.machine),

@@ -285,18 +285,18 @@ impl Supervisor {
 
 impl Gauges {
     fn up(&self) {
-        self.up.set(1);
+        self.up.inc();
         self.health.up();
     }
 
     /// After a panic, on trial for as long as the pause before it.
     fn up_again(&self, pause: Duration) {
-        self.up.set(1);
+        self.up.inc();
         self.health.up_again(pause);
     }
 
     fn down(&self) {
-        self.up.set(0);
+        self.up.dec();
         self.health.down();
     }
 }

@@ -1,53 +1,84 @@
 //! Files of tensor models: read within a bound, and loaded.
-use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
 use camshaft_engine::EngineLoadError;
-use camshaft_tensor::{Predictor, TensorModel};
+use camshaft_tensor::{BackendChoice, Files, GatherError, Predictor, TensorModel, WEIGHTS_BYTES, Wanted};
 use sha2::{Digest, Sha256};
 
+use crate::digits;
 use crate::error::ModelProblem;
 
-/// Bound of a file: the format itself holds no more.
-const FILE_BYTES: u64 = 1 << 31;
-
-/// The bytes of a model's file.
+/// The files of a model.
 #[derive(Debug)]
 pub(crate) struct ReadModel {
     path: PathBuf,
-    bytes: Vec<u8>,
+    files: Files,
 }
 
+/// Reads the model at `path`, with the manifest, the weights and the labels that belong to it.
+///
 /// # Errors
-/// The file cannot be read, is no regular file, or is too large.
+/// A file cannot be read, is no regular file, or is too large, or they are no model.
 pub(crate) fn read(path: &Path) -> Result<ReadModel, ModelProblem> {
+    let files = match path == Path::new(digits::NAME) {
+        true => {
+            camshaft_tensor::gather(Path::new(digits::FILE), |wanted| Ok(digits::file(wanted.path).map(<[u8]>::to_vec)))
+        }
+        false => camshaft_tensor::gather(path, read_file),
+    };
+    let files = files.map_err(|error| match error {
+        GatherError::File(problem) => problem,
+        GatherError::Model(error) => ModelProblem::Refused { path: path.to_owned(), why: error.to_string() },
+    })?;
+    Ok(ReadModel { path: path.to_owned(), files })
+}
+
+/// Upper bound of what reading a model takes. A manifest does not say how large its weights are.
+pub(crate) fn most_bytes(path: &Path) -> u64 {
+    match camshaft_tensor::FileFormat::of(path) {
+        // A file that is not there is refused later.
+        Some(_) => std::fs::metadata(path).map_or(0, |file| file.len()),
+        None => WEIGHTS_BYTES,
+    }
+}
+
+fn read_file(wanted: Wanted<'_>) -> Result<Option<Vec<u8>>, ModelProblem> {
+    let Wanted { path, most, may_be_missing } = wanted;
     let unreadable = |source| ModelProblem::Load(EngineLoadError::Unreadable { path: path.to_owned(), source });
-    let file: File = camshaft_engine::open_regular(path).map_err(unreadable)?;
+    let file = match camshaft_engine::open_regular(path) {
+        Err(error) if may_be_missing && error.kind() == ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(unreadable)?,
+    };
     let size = file.metadata().map_err(unreadable)?.len();
-    if size > FILE_BYTES {
-        let why = format!("it has {size} bytes, at most {FILE_BYTES}");
+    if size > most {
+        let why = format!("it has {size} bytes, at most {most}");
         return Err(ModelProblem::Refused { path: path.to_owned(), why });
     }
     let mut bytes = Vec::with_capacity(size as usize);
     // It may grow meanwhile.
-    file.take(FILE_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(ReadModel { path: path.to_owned(), bytes })
+    file.take(most).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(Some(bytes))
 }
 
 impl ReadModel {
-    /// Lower-case hexadecimal.
+    /// Lower-case hexadecimal: of the file, or, of several, of a text with a line for the digest of each.
     pub(crate) fn sha256(&self) -> String {
-        Sha256::digest(&self.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+        let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let digests: Vec<String> = self.files.parts().map(hex).collect();
+        match &digests[..] {
+            [only] => only.clone(),
+            several => hex(several.iter().map(|digest| format!("{digest}\n")).collect::<String>().as_bytes()),
+        }
     }
 
     /// # Errors
     /// It is no model that can be served.
-    pub(crate) fn load(self) -> Result<TensorModel, ModelProblem> {
-        let Self { path, bytes } = self;
-        camshaft_tensor::load(&mut bytes.as_slice())
-            .map_err(|error| ModelProblem::Refused { path, why: error.to_string() })
+    pub(crate) fn load(self, backend: BackendChoice) -> Result<TensorModel, ModelProblem> {
+        let Self { path, files } = self;
+        camshaft_tensor::load(files, backend).map_err(|error| ModelProblem::Refused { path, why: error.to_string() })
     }
 }
 
@@ -56,8 +87,8 @@ impl ReadModel {
 /// # Errors
 /// It cannot be served.
 pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
-    let model = read(path)?.load()?;
+    let model = read(path)?.load(BackendChoice::Auto)?;
     // A model may not take the numbers that are tried. What ends the process would end the server, too.
-    let _ = Predictor::new(model.into()).warm_up();
+    let _ = Predictor::new(model.into(), 1, Duration::ZERO).warm_up();
     Ok(())
 }

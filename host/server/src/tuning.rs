@@ -19,6 +19,8 @@ pub(crate) struct Tuning {
     pub(crate) watermarks: Watermarks,
     /// Of each worker's prefix cache.
     pub(crate) ram_bytes: u64,
+    /// Of all of them.
+    pub(crate) cache_bytes: u64,
     pub(crate) session_ttl: Duration,
 }
 
@@ -27,6 +29,7 @@ impl Tuning {
         Self {
             watermarks: live.queue.watermarks(),
             ram_bytes: share.of(&live.cache),
+            cache_bytes: share.all(&live.cache),
             session_ttl: live.cache.session_ttl.0,
         }
     }

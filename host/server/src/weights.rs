@@ -2,7 +2,6 @@
 use std::fs;
 use std::sync::Arc;
 
-use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
@@ -12,13 +11,16 @@ use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
+use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig};
+use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
+use crate::progress::ProgressSink;
+use crate::registry::{self, Obtained};
 
 /// What the fake engines pretend to have been trained for.
 const FAKE_TOKENS: u32 = 8192;
@@ -43,6 +45,8 @@ pub(crate) struct Loaded {
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
     pub(crate) lost_flash: bool,
+    /// Keeps its files in the cache of models, if they lie there.
+    pub(crate) held: Option<Arc<InUse>>,
 }
 
 /// A model with its weights and its sizes, ready to be started.
@@ -69,7 +73,7 @@ pub(crate) enum WeightsSource {
 
 impl Engines {
     /// Loads a model's weights, or only looks at them, if some will lie on devices: how many follows from the sizes of all
-    /// models. `digest`: the disk cache wants to know them by their digest. `readiness` learns how far it is.
+    /// models. `digest`: the disk cache wants to know them by their digest. `sink` hears how far it is.
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
@@ -78,31 +82,50 @@ impl Engines {
         config: &ModelConfig,
         digest: bool,
         devices: &Devices,
-        readiness: &Arc<Readiness>,
+        sink: &ProgressSink,
     ) -> Result<Loaded, ServerError> {
         let source = match self {
             Self::Fake => WeightsSource::Fake(match config.kind.wanted() {
                 Some(ModelKind::Embed) => ModelKind::Embed,
                 _ => ModelKind::Generate,
             }),
-            Self::Llama if models::format(config)? == Format::Onnx => {
+            Self::Llama if models::format(config)? == Format::Tensors => {
                 models::settings_fit(config, ModelKind::Predict)?;
-                let (model, sha256) = models::load_tensors(config, readiness)?;
+                let (model, sha256) = models::load_tensors(config, sink)?;
                 WeightsSource::Tensors { model: Arc::new(model), sha256 }
             }
             Self::Llama => {
                 let placement = if devices.are_wanted(config) { Placement::Nowhere } else { Placement::Host };
                 // Reading all of a file twice would take its time.
                 let digest = digest && placement == Placement::Host;
-                let model = models::load(config, digest, placement, readiness)?;
+                let model = models::load(config, digest, placement, sink)?;
                 models::settings_fit(config, model.info().kind)?;
                 models::kv_type_fits(config, &model)?;
                 let draft = config.draft_model.as_ref();
-                let draft = draft.map(|path| models::load_draft(config, path, &model, readiness)).transpose()?;
+                let draft = draft.map(|path| models::load_draft(config, path, &model, sink)).transpose()?;
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false })
+        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false, held: None })
+    }
+}
+
+impl Engines {
+    /// A model with the path of its file, pulled if it has a source and is not in the cache.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub(crate) fn obtain(
+        self,
+        models: &Models,
+        config: &ModelConfig,
+        sink: &ProgressSink,
+    ) -> Result<Obtained, ServerError> {
+        match self {
+            // They read no file.
+            Self::Fake => Ok(Obtained { config: config.clone(), held: None }),
+            Self::Llama => registry::obtain(models, config, sink),
+        }
     }
 }
 
@@ -133,12 +156,9 @@ impl Loaded {
         }
     }
 
-    /// Workers that it has: there is one embedder.
+    /// Workers that it has.
     pub(crate) fn workers(&self) -> u32 {
-        match self.kind() {
-            ModelKind::Generate | ModelKind::Predict => self.config.workers,
-            ModelKind::Embed => 1,
-        }
+        self.config.workers
     }
 
     /// What it takes of memory, and what its configuration asks for.
@@ -162,7 +182,8 @@ impl Loaded {
                     sequence: draft.sequence_bytes(),
                     batch_token: draft.batch_token_bytes(),
                 });
-                let states = if generates { 0 } else { model.input_state_bytes() };
+                let states = model.input_state_bytes().saturating_mul(u64::from(self.workers()));
+                let states = if generates { 0 } else { states };
                 let batch_token = if generates {
                     model.batch_token_bytes()
                 } else {
@@ -188,7 +209,7 @@ impl Loaded {
             WeightsSource::Tensors { model, .. } => ModelNeeds {
                 generates,
                 workers: self.workers(),
-                weights: model.memory_bytes(self.workers()),
+                weights: model.memory_bytes(self.workers(), self.config.batch_size),
                 input_weights: 0,
                 trained_tokens: 1,
                 kv_token: 0,
@@ -382,10 +403,10 @@ mod tests {
     fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
         let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
         let loaded = config
-            .fixed
+            .live
             .model
             .iter()
-            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &Arc::default()).unwrap());
+            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
         assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);

@@ -1,8 +1,8 @@
 //! Looks at the files that weights are mapped from, and takes a model out of service whose weights were changed in place.
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use camshaft_api::Readiness;
+use camshaft_api::ModelHealth;
 use camshaft_engine::{FileDamage, MappedFile};
 
 /// How often the files are looked at.
@@ -11,32 +11,46 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// The files of each model that serves.
 #[derive(Debug, Default)]
 pub(crate) struct WeightsWatch {
-    files: Vec<(String, Arc<MappedFile>)>,
+    files: Mutex<Vec<Watched>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    model: String,
+    health: ModelHealth,
+    /// Gone with the model.
+    file: Weak<MappedFile>,
 }
 
 impl WeightsWatch {
-    pub(crate) fn add(&mut self, model: &str, files: Vec<Arc<MappedFile>>) {
-        self.files.extend(files.into_iter().map(|file| (model.to_owned(), file)));
+    pub(crate) fn add(&self, model: &str, health: &ModelHealth, files: &[Arc<MappedFile>]) {
+        let watched = |file| Watched { model: model.to_owned(), health: health.clone(), file: Arc::downgrade(file) };
+        self.files().extend(files.iter().map(watched));
+    }
+
+    fn files(&self) -> MutexGuard<'_, Vec<Watched>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the files for as long as the server runs.
-    pub(crate) async fn run(mut self, readiness: Arc<Readiness>) {
-        while !self.files.is_empty() {
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
             tokio::time::sleep(INTERVAL).await;
-            let readiness = readiness.clone();
+            let watch = self.clone();
             // A file system that does not answer holds up nobody else.
-            let look = move || {
-                self.look(&readiness);
-                self
-            };
-            let Ok(looked) = tokio::task::spawn_blocking(look).await else { return };
-            self = looked;
+            let looked = tokio::task::spawn_blocking(move || watch.look()).await;
+            if looked.is_err() {
+                return;
+            }
         }
     }
 
     /// Says once what happened to a file. What is not mapped any more after a restart is safe again.
-    fn look(&mut self, readiness: &Readiness) {
-        self.files.retain(|(model, file)| {
+    fn look(&self) {
+        // What is added meanwhile waits for the next look, and nobody for a file system.
+        let mut files = std::mem::take(&mut *self.files());
+        files.retain(|Watched { model, health, file }| {
+            let Some(file) = file.upgrade() else { return false };
             let why = match file.damage() {
                 None => return true,
                 Some(FileDamage::Touched) => {
@@ -52,10 +66,11 @@ impl WeightsWatch {
                 }
                 Some(FileDamage::Written) => "other weights were written to their file while it was in use".to_owned(),
             };
-            tracing::error!(model, why, "the model serves no more; restore the file and restart, and replace files by moving new ones to their names");
-            readiness.set_damaged(model, why);
+            tracing::error!(model, why, "the model serves no more; restore the file and swap the model for itself, and replace files by moving new ones to their names");
+            health.set_damaged(why);
             false
         });
+        self.files().append(&mut files);
     }
 }
 
@@ -72,17 +87,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.gguf");
         fs::write(&path, [1; 100]).unwrap();
-        let readiness = Readiness::new();
-        readiness.set_ready();
-        readiness.health("m").up();
-        let mut watch = WeightsWatch::default();
-        watch.add("m", vec![Arc::new(MappedFile::open(&path).unwrap())]);
-        watch.look(&readiness);
-        assert!(readiness.damage("m").is_none());
+        let (health, watch) = (ModelHealth::default(), WeightsWatch::default());
+        let file = Arc::new(MappedFile::open(&path).unwrap());
+        watch.add("m", &health, std::slice::from_ref(&file));
+        watch.look();
+        assert!(health.damage().is_none());
         fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap();
-        watch.look(&readiness);
-        assert!(readiness.damage("m").is_some_and(|why| why.contains("from 100 to 10 bytes")));
-        assert!(watch.files.is_empty(), "it is said once");
+        watch.look();
+        assert!(health.damage().is_some_and(|why| why.contains("from 100 to 10 bytes")));
+        assert!(watch.files().is_empty(), "it is said once");
     }
 
     #[test]
@@ -90,19 +103,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.gguf");
         fs::write(&path, [1; 100]).unwrap();
-        let readiness = Readiness::new();
-        let mut watch = WeightsWatch::default();
-        watch.add("m", vec![Arc::new(MappedFile::open(&path).unwrap())]);
+        let (health, watch) = (ModelHealth::default(), WeightsWatch::default());
+        let mapped = Arc::new(MappedFile::open(&path).unwrap());
+        watch.add("m", &health, std::slice::from_ref(&mapped));
         let write = |bytes: [u8; 100], seconds| {
             let mut file = fs::File::options().write(true).open(&path).unwrap();
             file.write_all(&bytes).unwrap();
             file.set_modified(SystemTime::now() + Duration::from_secs(seconds)).unwrap();
         };
         write([1; 100], 10);
-        watch.look(&readiness);
-        assert!(readiness.damage("m").is_none() && watch.files.len() == 1);
+        watch.look();
+        assert!(health.damage().is_none() && watch.files().len() == 1);
         write([2; 100], 20);
-        watch.look(&readiness);
-        assert!(readiness.damage("m").is_some_and(|why| why.contains("other weights")));
+        watch.look();
+        assert!(health.damage().is_some_and(|why| why.contains("other weights")));
     }
 }

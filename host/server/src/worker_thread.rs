@@ -17,6 +17,7 @@ use crate::delivery::Delivery;
 use crate::error::ServerError;
 use crate::streams::Stream;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
+use crate::thread_budget::Seat;
 
 /// How often an idle worker checks on a reader that is behind.
 const RECHECK: Duration = Duration::from_millis(5);
@@ -65,6 +66,8 @@ pub(crate) struct WorkerSetup {
     pub(crate) frame_interval: Duration,
     /// For the threads that compute, one each; none: they run anywhere.
     pub(crate) cores: Vec<CpuSet>,
+    /// For its threads among those of all models.
+    pub(crate) seat: Seat,
 }
 
 /// One engine with its worker, from its making to its end.
@@ -116,11 +119,12 @@ where
             tracing::warn!(%error, worker = %self.setup.id, "the engine could not decode a first token");
         }
         drop(cold);
-        WorkerThread::new(&self.setup, incarnation).run(&mut self.team, stop);
+        WorkerThread::new(&mut self.setup, incarnation).run(&mut self.team, stop);
     }
 
     /// Without a pool nobody wants another incarnation.
     fn down(&mut self, incarnation: Incarnation<E>) -> bool {
+        self.setup.seat.rest();
         let wanted = self.setup.reports.send(WorkerReport::Down(self.setup.id)).is_ok();
         // With what is on its way to it; the disk tier of the worker's cache may then wait for seconds.
         drop(incarnation.messages);
@@ -155,7 +159,7 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 }
 
 struct WorkerThread<'a, E> {
-    setup: &'a WorkerSetup,
+    setup: &'a mut WorkerSetup,
     engine: &'a mut EngineLoop<E>,
     messages: &'a Receiver<WorkerMessage>,
     delivery: Delivery,
@@ -163,7 +167,7 @@ struct WorkerThread<'a, E> {
 }
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
-    fn new(setup: &'a WorkerSetup, incarnation: &'a mut Incarnation<E>) -> Self {
+    fn new(setup: &'a mut WorkerSetup, incarnation: &'a mut Incarnation<E>) -> Self {
         let Incarnation { engine, messages } = incarnation;
         let delivery = Delivery::new(setup.frame_interval, setup.slow_reader);
         Self { setup, engine, messages, delivery, begun: Instant::now() }
@@ -176,6 +180,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             if steps.is_multiple_of(LOOK_AT_TEAM) {
                 *team = team.take().and_then(Team::checked);
             }
+            self.engine.set_threads(self.setup.seat.begin());
             let begun = Instant::now();
             self.delivery.before_step(begun, self.engine.worker().may_take_longer());
             self.engine.step(self.begun.elapsed(), &mut self.delivery);
@@ -195,6 +200,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             if idle && matches!(received, Err(TryRecvError::Empty)) {
                 // The pool hears of everything before the worker sleeps.
                 self.report();
+                self.setup.seat.rest();
                 // A command may have ended a stream whose channel was full.
                 let behind = self.delivery.send_waiting() || behind;
                 received = self.wait(behind);

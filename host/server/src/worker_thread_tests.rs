@@ -152,6 +152,7 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
         slow_reader: PATIENCE,
         frame_interval: Duration::ZERO,
         cores: Vec::new(),
+        seat: crate::thread_budget::ThreadBudget::new(1).seat(1),
     };
     let worker = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let (message, mut events) = start(1);
@@ -198,6 +199,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         slow_reader: PATIENCE,
         frame_interval: Duration::ZERO,
         cores: Vec::new(),
+        seat: crate::thread_budget::ThreadBudget::new(1).seat(1),
     };
     let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let on_worker = || Some("worker-3".to_owned());

@@ -1,4 +1,23 @@
 //! What is known of a model beside its tensors.
+use std::fmt;
+
+/// Whether requests may be computed together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Joining {
+    /// No row has an influence on another one.
+    Proven,
+    /// That is not certain.
+    OneAtATime { why: String },
+}
+
+impl fmt::Display for Joining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proven => f.write_str("in batches"),
+            Self::OneAtATime { why } => write!(f, "one at a time: {why}"),
+        }
+    }
+}
 
 /// Facts about a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,4 +31,8 @@ pub struct Facts {
     /// Number of parameters, and their bytes.
     pub parameters: u64,
     pub bytes: u64,
+    /// How requests are computed.
+    pub joining: Joining,
+    /// What an operator shall know of it: weights that no layer uses, a backend that is not there.
+    pub notes: Vec<String>,
 }

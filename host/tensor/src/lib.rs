@@ -1,4 +1,5 @@
-//! Tensor models behind `camshaft-core`'s [`BatchModel`](camshaft_core::jobs::BatchModel): ONNX, computed by tract.
+//! Tensor models behind `camshaft-core`'s [`BatchModel`](camshaft_core::jobs::BatchModel): ONNX, computed by tract, and weights in
+//! the formats of Burn and PyTorch, computed by Burn from the layers of a manifest.
 #![forbid(unsafe_code)]
 
 #[cfg(not(target_endian = "little"))]
@@ -6,25 +7,52 @@ compile_error!("tensors are little-endian bytes, and the runtime's are of the ma
 
 mod error;
 mod facts;
+mod layers;
+mod manifest;
+mod model;
+mod postprocess;
+mod predictor;
+mod preprocess;
+mod source;
 
-#[cfg(not(feature = "onnx"))]
-mod absent;
-#[cfg(all(test, feature = "onnx"))]
+#[cfg(any(feature = "onnx", feature = "burn"))]
+mod joined;
+#[cfg(any(feature = "onnx", feature = "burn"))]
+mod quiet;
+
+#[cfg(feature = "onnx")]
+mod independence;
+#[cfg(test)]
+#[cfg(feature = "onnx")]
 mod made;
 #[cfg(feature = "onnx")]
 mod onnx;
 #[cfg(feature = "onnx")]
-mod predictor;
-#[cfg(feature = "onnx")]
-mod runtime;
+mod tract;
 
-#[cfg(not(feature = "onnx"))]
-pub use absent::{Predictor, TensorModel, load};
+#[cfg(feature = "burn")]
+mod graph;
+#[cfg(feature = "burn")]
+mod network;
+#[cfg(feature = "burn")]
+mod operation;
+#[cfg(feature = "burn")]
+mod parameters;
+#[cfg(feature = "burn")]
+mod pickled;
+#[cfg(feature = "burn")]
+mod pieces;
+#[cfg(feature = "burn")]
+mod record;
+#[cfg(feature = "burn")]
+mod recurrent;
+#[cfg(feature = "burn")]
+mod shapes;
+#[cfg(feature = "burn")]
+mod weights;
+
 pub use error::TensorLoadError;
-pub use facts::Facts;
-#[cfg(feature = "onnx")]
-pub use onnx::load;
-#[cfg(feature = "onnx")]
+pub use facts::{Facts, Joining};
+pub use model::{BackendChoice, TensorModel, load};
 pub use predictor::Predictor;
-#[cfg(feature = "onnx")]
-pub use runtime::TensorModel;
+pub use source::{FileFormat, Files, GatherError, MANIFEST_BYTES, WEIGHTS_BYTES, Wanted, gather, is_tensor_model};

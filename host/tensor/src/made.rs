@@ -8,7 +8,13 @@ use tract_onnx::pb::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
 };
 
-use crate::{TensorLoadError, TensorModel};
+use crate::{BackendChoice, FileFormat, Files, TensorLoadError, TensorModel};
+
+/// Loads an ONNX model without a manifest.
+pub(crate) fn load(bytes: &[u8]) -> Result<TensorModel, TensorLoadError> {
+    let files = Files { format: FileFormat::Onnx, weights: bytes.to_vec(), manifest: None, labels: None };
+    crate::load(files, BackendChoice::Auto)
+}
 
 /// A graph, from its inputs on.
 #[derive(Debug, Clone, Default)]
@@ -16,17 +22,17 @@ pub(crate) struct Graph(GraphProto);
 
 impl Graph {
     /// Axes are numbers, or names of any length.
-    fn input(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
+    pub(crate) fn input(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
         self.0.input.push(value(name, datatype, axes));
         self
     }
 
-    fn output(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
+    pub(crate) fn output(mut self, name: &str, datatype: DataType, axes: &[&str]) -> Self {
         self.0.output.push(value(name, datatype, axes));
         self
     }
 
-    fn weights(mut self, name: &str, dims: &[i64], numbers: &[f32]) -> Self {
+    pub(crate) fn weights(mut self, name: &str, dims: &[i64], numbers: &[f32]) -> Self {
         let raw_data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         let data_type = DataType::Float as i32;
         self.0.initializer.push(TensorProto {
@@ -39,12 +45,24 @@ impl Graph {
         self
     }
 
-    fn scalar(mut self, name: &str, number: i64) -> Self {
+    pub(crate) fn scalar(mut self, name: &str, number: i64) -> Self {
         let data_type = DataType::Int64 as i32;
         self.0.initializer.push(TensorProto {
             name: name.to_owned(),
             data_type,
             int64_data: vec![number],
+            ..TensorProto::default()
+        });
+        self
+    }
+
+    pub(crate) fn ints(mut self, name: &str, numbers: &[i64]) -> Self {
+        let data_type = DataType::Int64 as i32;
+        self.0.initializer.push(TensorProto {
+            name: name.to_owned(),
+            dims: vec![numbers.len() as i64],
+            data_type,
+            int64_data: numbers.to_vec(),
             ..TensorProto::default()
         });
         self
@@ -61,11 +79,26 @@ impl Graph {
         self
     }
 
-    fn with_axis(mut self, axis: i64) -> Self {
+    pub(crate) fn with_axis(self, axis: i64) -> Self {
+        self.with_int("axis", axis)
+    }
+
+    pub(crate) fn with_int(mut self, name: &str, number: i64) -> Self {
         let attribute = AttributeProto {
-            name: "axis".to_owned(),
+            name: name.to_owned(),
             r#type: attribute_proto::AttributeType::Int as i32,
-            i: axis,
+            i: number,
+            ..AttributeProto::default()
+        };
+        self.0.node.last_mut().unwrap().attribute.push(attribute);
+        self
+    }
+
+    pub(crate) fn with_ints(mut self, name: &str, numbers: &[i64]) -> Self {
+        let attribute = AttributeProto {
+            name: name.to_owned(),
+            r#type: attribute_proto::AttributeType::Ints as i32,
+            ints: numbers.to_vec(),
             ..AttributeProto::default()
         };
         self.0.node.last_mut().unwrap().attribute.push(attribute);
@@ -84,7 +117,7 @@ impl Graph {
     }
 
     pub(crate) fn load(&self) -> Result<TensorModel, TensorLoadError> {
-        crate::load(&mut &*self.bytes())
+        load(&self.bytes())
     }
 }
 
@@ -102,7 +135,7 @@ fn value(name: &str, datatype: DataType, axes: &[&str]) -> ValueInfoProto {
     ValueInfoProto { name: name.to_owned(), r#type: Some(of), ..ValueInfoProto::default() }
 }
 
-const FLOAT: DataType = DataType::Float;
+pub(crate) const FLOAT: DataType = DataType::Float;
 
 /// `y = x W + b`, of three numbers two.
 pub(crate) fn linear() -> Graph {
@@ -113,6 +146,67 @@ pub(crate) fn linear() -> Graph {
         .node("MatMul", &["x", "w"], &["product"])
         .node("Add", &["product", "b"], &["y"])
         .output("y", FLOAT, &["batch", "2"])
+}
+
+/// What an image classifier is made of: convolutions, pools, a batch norm, and dense layers.
+pub(crate) fn classifier() -> Graph {
+    let weights = |count: usize, seed: usize| -> Vec<f32> {
+        (0..count).map(|i| (((i * 7919 + seed) % 211) as f32 - 105.0) / 97.0).collect()
+    };
+    Graph::default()
+        .input("x", FLOAT, &["batch", "3", "12", "12"])
+        .weights("w1", &[8, 3, 3, 3], &weights(216, 1))
+        .weights("b1", &[8], &weights(8, 2))
+        .weights("scale", &[8], &weights(8, 3))
+        .weights("shift", &[8], &weights(8, 4))
+        .weights("mean", &[8], &weights(8, 5))
+        .weights("variance", &[8], &[0.5; 8])
+        .weights("w2", &[4, 8, 1, 1], &weights(32, 6))
+        .weights("w3", &[100, 10], &weights(1000, 7))
+        .weights("b3", &[10], &weights(10, 8))
+        .node("Conv", &["x", "w1", "b1"], &["c1"])
+        .node("BatchNormalization", &["c1", "scale", "shift", "mean", "variance"], &["n1"])
+        .node("Relu", &["n1"], &["r1"])
+        .node("MaxPool", &["r1"], &["p1"])
+        .with_ints("kernel_shape", &[2, 2])
+        .with_ints("strides", &[2, 2])
+        .node("Conv", &["p1", "w2"], &["c2"])
+        .node("Sigmoid", &["c2"], &["s2"])
+        .node("Flatten", &["s2"], &["flat"])
+        .node("Gemm", &["flat", "w3", "b3"], &["logits"])
+        .node("Softmax", &["logits"], &["y"])
+        .with_axis(1)
+        .output("y", FLOAT, &["batch", "10"])
+}
+
+/// Self-attention over words of any number, within each row.
+pub(crate) fn attention() -> Graph {
+    let weights: Vec<f32> = (0..64).map(|i| ((i * 37 % 29) as f32 - 14.0) / 11.0).collect();
+    Graph::default()
+        .input("x", FLOAT, &["batch", "words", "8"])
+        .weights("q", &[8, 8], &weights)
+        .weights("k", &[8, 8], &weights.iter().rev().copied().collect::<Vec<_>>())
+        .weights("v", &[8, 8], &weights.iter().map(|weight| 0.5 - weight).collect::<Vec<_>>())
+        .node("MatMul", &["x", "q"], &["xq"])
+        .node("MatMul", &["x", "k"], &["xk"])
+        .node("MatMul", &["x", "v"], &["xv"])
+        .node("Transpose", &["xk"], &["xkt"])
+        .with_ints("perm", &[0, 2, 1])
+        .node("MatMul", &["xq", "xkt"], &["scores"])
+        .node("Softmax", &["scores"], &["weights"])
+        .with_axis(2)
+        .node("MatMul", &["weights", "xv"], &["mixed"])
+        .node("Add", &["mixed", "x"], &["sum"])
+        .node("ReduceMean", &["sum"], &["y"])
+        .with_ints("axes", &[1])
+        .output("y", FLOAT, &["batch", "1", "8"])
+}
+
+/// One operator over rows of any width.
+pub(crate) fn single(operator: &str, inputs: &[&str], attributes: &[(&str, &[i64])]) -> Graph {
+    let graph = Graph::default().input("x", FLOAT, &["batch", "4"]).node(operator, inputs, &["y"]);
+    let graph = attributes.iter().fold(graph, |graph, (name, numbers)| graph.with_ints(name, numbers));
+    graph.output("y", FLOAT, &["batch", "4"])
 }
 
 /// Along an axis: of 0, each row depends on all others.
@@ -151,6 +245,12 @@ pub(crate) fn convolution() -> Graph {
         .weights("w", &[2, 1, 3, 3], &[1.0; 18])
         .node("Conv", &["x", "w"], &["y"])
         .output("y", FLOAT, &["batch", "2", "h", "w"])
+}
+
+/// A tensor of this many numbers.
+pub(crate) fn wide(numbers: usize) -> Graph {
+    let numbers = numbers.to_string();
+    Graph::default().input("x", FLOAT, &[&numbers]).node("Relu", &["x"], &["y"]).output("y", FLOAT, &[&numbers])
 }
 
 /// What an operator of a graph within it does, nobody sees before.

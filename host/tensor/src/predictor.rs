@@ -1,16 +1,18 @@
-//! Computes requests, one at a time, on the thread of a worker.
+//! Computes requests on the thread of a worker: several at once, of a model whose rows have no influence on each other.
 //!
-//! Requests are not joined, though rows of several may go through many models together: that they leave each other alone follows
-//! neither from the shapes of a model's tensors nor from trying some numbers, and one client's would tell of another's.
+//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a model's tensors nor from trying some
+//! numbers, and one client's would tell of another's.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed, InputError};
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Computing, Predicted, Rows, Tensor};
+use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
-use crate::runtime::TensorModel;
+use crate::facts::Joining;
+use crate::model::TensorModel;
 
 /// Lengths of axes of any length with which a model is warmed up: some take no short ones.
 const LENGTHS: [usize; 3] = [8, 32, 1];
@@ -21,19 +23,83 @@ const PLANNED: usize = 32;
 #[derive(Debug)]
 pub struct Predictor {
     model: Arc<TensorModel>,
+    /// Of a model whose requests may be computed together.
+    batch: BatchLimits,
 }
 
 impl Predictor {
-    pub fn new(model: Arc<TensorModel>) -> Self {
-        Self { model }
+    /// `rows`: of a batch of several requests, at most.
+    pub fn new(model: Arc<TensorModel>, rows: u32, window: Duration) -> Self {
+        let batch = match model.facts.joining {
+            Joining::Proven => BatchLimits { size: rows.max(1), inputs: rows.max(1) as usize, window },
+            Joining::OneAtATime { .. } => BatchLimits { size: 1, inputs: 1, window: Duration::ZERO },
+        };
+        Self { model, batch }
     }
+
+    fn alone(&self, input: &Rows) -> Computed<Predicted> {
+        let begun = Instant::now();
+        let tensors = self.model.run(&input.tensors).map_err(InputError::Refused)?;
+        Ok(self.predicted(tensors, begun.elapsed()))
+    }
+
+    /// With the classes of its own rows, also where others were computed with them.
+    fn predicted(&self, tensors: Vec<Tensor>, took: Duration) -> Predicted {
+        let classes = self.model.classes(&tensors);
+        Predicted { tensors, classes, took }
+    }
+
+    /// Computes inputs whose tensors differ in their rows alone, in as many runs as memory asks for.
+    fn together(&self, inputs: &[&Rows]) -> Vec<Computed<Predicted>> {
+        let (first, others) = match inputs {
+            [] => return Vec::new(),
+            [one] => return vec![self.alone(one)],
+            [first, others @ ..] => (first, others),
+        };
+        let rows =
+            others.iter().try_fold(rows_of(&first.tensors), |all, other| all.checked_add(rows_of(&other.tensors)));
+        let shapes: Vec<Vec<usize>> = first.tensors.iter().map(|tensor| with_rows(tensor, rows.unwrap_or(0))).collect();
+        let bytes = rows.and_then(|_| self.model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        if bytes.is_none_or(|bytes| bytes > RUN_BYTES) {
+            let (before, after) = inputs.split_at(inputs.len() / 2);
+            return [self.together(before), self.together(after)].concat();
+        }
+        let begun = Instant::now();
+        let requests: Vec<&[Tensor]> = inputs.iter().map(|input| &*input.tensors).collect();
+        match self.model.run_together(&requests) {
+            Ok(answers) => {
+                let took = begun.elapsed();
+                answers.into_iter().map(|tensors| Ok(self.predicted(tensors, took))).collect()
+            }
+            // Whose numbers the model cannot compute shows when each is computed alone.
+            Err(_) => inputs.iter().map(|input| self.alone(input)).collect(),
+        }
+    }
+}
+
+/// Rows of a request: the length of the first axis of its tensors.
+fn rows_of(request: &[Tensor]) -> usize {
+    request.first().and_then(|tensor| tensor.shape().first()).copied().unwrap_or(0)
+}
+
+/// A tensor's shape with so many rows.
+fn with_rows(tensor: &Tensor, rows: usize) -> Vec<usize> {
+    let mut shape = tensor.shape().to_vec();
+    if let Some(first) = shape.first_mut() {
+        *first = rows;
+    }
+    shape
 }
 
 impl TensorModel {
     /// What it takes in memory: its weights, also in the order in which they are computed, and the tensors of a request of each
-    /// worker, whose axes of any length are short.
-    pub fn memory_bytes(&self, workers: u32) -> u64 {
-        let shapes = shapes(self, PLANNED);
+    /// worker, whose axes of any length are short. `rows`: of a batch of several requests, at most.
+    pub fn memory_bytes(&self, workers: u32, rows: u32) -> u64 {
+        let mut shapes = self.shapes(PLANNED);
+        if self.facts.joining == Joining::Proven {
+            let first = shapes.iter_mut().filter_map(|shape| shape.first_mut());
+            first.for_each(|length| *length = PLANNED.max(rows as usize));
+        }
         let run = self.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let run = run.unwrap_or(RUN_BYTES).min(RUN_BYTES);
         self.facts.bytes.saturating_mul(2).saturating_add(run.saturating_mul(workers.into()))
@@ -45,7 +111,7 @@ impl BatchModel for Predictor {
     type Output = Predicted;
 
     fn batch(&self) -> BatchLimits {
-        BatchLimits { size: 1, inputs: 1, window: Duration::ZERO }
+        self.batch
     }
 
     fn warm_up(&mut self) -> Result<(), EngineError> {
@@ -60,31 +126,35 @@ impl BatchModel for Predictor {
     }
 
     fn compute(&mut self, inputs: &[Rows]) -> Result<Vec<Computed<Predicted>>, EngineError> {
-        let compute = |input: &Rows| {
-            let begun = Instant::now();
-            let tensors = self.model.run(&input.tensors).map_err(InputError::Refused)?;
-            Ok(Predicted { tensors, took: begun.elapsed() })
-        };
-        Ok(inputs.iter().map(compute).collect())
+        if self.model.facts.joining != Joining::Proven {
+            return Ok(inputs.iter().map(|input| self.alone(input)).collect());
+        }
+        // By the lengths of all axes but the first.
+        let mut groups: BTreeMap<Vec<&[usize]>, Vec<usize>> = BTreeMap::new();
+        for (place, input) in inputs.iter().enumerate() {
+            let shapes = input.tensors.iter().map(|tensor| tensor.shape().get(1..).unwrap_or_default());
+            groups.entry(shapes.collect()).or_default().push(place);
+        }
+        let mut computed: Vec<Option<Computed<Predicted>>> = inputs.iter().map(|_| None).collect();
+        for places in groups.into_values() {
+            let group: Vec<&Rows> = places.iter().map(|&place| &inputs[place]).collect();
+            for (place, output) in places.into_iter().zip(self.together(&group)) {
+                computed[place] = Some(output);
+            }
+        }
+        let lost = || Err(InputError::Failed("a batch gave nothing for this input".to_owned()));
+        Ok(computed.into_iter().map(|output| output.unwrap_or_else(lost)).collect())
     }
-}
-
-/// Shapes of the inputs of a model, with this length for all axes of any length.
-fn shapes(model: &TensorModel, length: usize) -> Vec<Vec<usize>> {
-    let axis = |axis: &Axis| match axis {
-        Axis::Fixed(length) => *length,
-        Axis::Any(_) => length,
-    };
-    model.signature.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect()
 }
 
 /// Inputs of a model, all zero. `None`: tensors of this size are not for a trial.
 fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
-    let shapes = shapes(model, length);
+    let shapes = model.shapes(length);
     model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
     model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
 #[cfg(test)]
+#[cfg(feature = "onnx")]
 #[path = "predictor_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 //! LoRA adapters of a model as requests name them: by `lora`, or by the model name `base:adapter`.
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
@@ -25,6 +25,15 @@ pub struct Adapter {
     pub created: u64,
     pub bytes: u64,
     pub lease: Arc<dyn AdapterLease>,
+}
+
+/// An adapter that somebody wants a model to have.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WantedAdapter {
+    pub id: String,
+    pub path: PathBuf,
+    /// For requests that name none.
+    pub scale: f32,
 }
 
 /// An adapter that was loaded from a file.
@@ -92,18 +101,22 @@ impl Adapters {
     ///
     /// # Errors
     /// The name, the scale or the file is bad, there is one of this name, or there are as many as may be.
-    pub fn load(&self, id: &str, path: &Path, scale: f32, created: u64) -> Result<Arc<Adapter>, NotAdded> {
+    pub fn load(&self, wanted: &WantedAdapter, created: u64) -> Result<Arc<Adapter>, NotAdded> {
+        let WantedAdapter { id, path, scale } = wanted;
         let source = self.source.as_ref().ok_or(NotAdded::NoSource)?;
-        if !is_name(id) {
-            return Err(NotAdded::Name(id.to_owned()));
-        }
-        if !limits::ADAPTER_SCALE.contains(scale.into()) {
-            return Err(NotAdded::Scale(scale.to_string()));
-        }
         let _loading = self.loading.try_lock().map_err(|_| NotAdded::Busy)?;
-        self.check_new(id, &self.all())?;
+        self.check(id, *scale)?;
         let loaded = source.load(path).map_err(NotAdded::File)?;
-        self.add(id, scale, created, loaded)
+        self.add(id, *scale, created, loaded)
+    }
+
+    /// Checks what one is to be called, and its scale, before it is loaded.
+    ///
+    /// # Errors
+    /// The name or the scale is bad, there is one of this name, or there are as many as may be.
+    pub fn check(&self, id: &str, scale: f32) -> Result<(), NotAdded> {
+        check(id, scale)?;
+        self.check_new(id, &self.all())
     }
 
     fn check_new(&self, id: &str, all: &[Arc<Adapter>]) -> Result<(), NotAdded> {
@@ -130,6 +143,29 @@ impl Adapters {
         added.map(|()| adapter)
     }
 
+    /// Has requests find these and no others from now on, with those of them as they are that `keeps` names. If one cannot be
+    /// loaded, all is as before.
+    ///
+    /// # Errors
+    /// As [`Adapters::load`].
+    pub fn set(&self, all: &[WantedAdapter], keeps: impl Fn(&str) -> bool, created: u64) -> Result<(), NotAdded> {
+        let source = self.source.as_ref().ok_or(NotAdded::NoSource)?;
+        let _loading = self.loading.try_lock().map_err(|_| NotAdded::Busy)?;
+        let mut new: Vec<Arc<Adapter>> = Vec::with_capacity(all.len().min(limits::ADAPTERS_OF_MODEL));
+        for WantedAdapter { id, path, scale } in all {
+            check(id, *scale)?;
+            self.check_new(id, &new)?;
+            if let Some(kept) = self.find(id).filter(|_| keeps(id)) {
+                new.push(kept);
+                continue;
+            }
+            let LoadedFile { digest, bytes, lease } = source.load(path).map_err(NotAdded::File)?;
+            new.push(Arc::new(Adapter { id: id.clone(), digest, scale: *scale, created, bytes, lease }));
+        }
+        self.all.store(Arc::new(new));
+        Ok(())
+    }
+
     /// Takes one off the list. Requests that use it go on. False if there is none of this name.
     pub fn remove(&self, id: &str) -> bool {
         let before = self.all.rcu(|all| all.iter().filter(|adapter| adapter.id != id).cloned().collect::<Vec<_>>());
@@ -152,6 +188,18 @@ impl ChosenAdapters {
         let set = AdapterSet::new(chosen.iter().map(|(adapter, scale)| (adapter.digest, *scale)));
         Self { set, held: chosen.into_iter().map(|(adapter, _)| adapter).collect(), name }
     }
+}
+
+/// # Errors
+/// The name or the scale is bad.
+fn check(id: &str, scale: f32) -> Result<(), NotAdded> {
+    if !is_name(id) {
+        return Err(NotAdded::Name(id.to_owned()));
+    }
+    if !limits::ADAPTER_SCALE.contains(scale.into()) {
+        return Err(NotAdded::Scale(scale.to_string()));
+    }
+    Ok(())
 }
 
 /// Whether an adapter may be called so. A colon would be taken for the one after the model's name.
@@ -190,8 +238,12 @@ mod tests {
         }
     }
 
+    fn wanted(id: &str, path: &str, scale: f32) -> WantedAdapter {
+        WantedAdapter { id: id.to_owned(), path: path.into(), scale }
+    }
+
     fn load(adapters: &Adapters, id: &str) -> Result<(), NotAdded> {
-        adapters.load(id, Path::new("file"), 1.0, 0).map(drop)
+        adapters.load(&wanted(id, "file", 1.0), 0).map(drop)
     }
 
     #[test]
@@ -221,6 +273,26 @@ mod tests {
     }
 
     #[test]
+    fn a_list_takes_the_place_of_another_as_a_whole_or_not_at_all() {
+        let adapters = Adapters::of(Box::new(Any));
+        load(&adapters, "a").unwrap();
+        load(&adapters, "b").unwrap();
+        let (a, b) = (adapters.find("a").unwrap(), adapters.find("b").unwrap());
+        let list = [wanted("b", "file", 2.0), wanted("a", "file", 1.0), wanted("c", "", 1.0)];
+        assert_eq!(adapters.set(&list, |id| id == "a", 0), Err(NotAdded::File("no file".to_owned())));
+        assert!(Arc::ptr_eq(&adapters.find("b").unwrap(), &b) && adapters.all().len() == 2);
+        assert_eq!(adapters.set(&list[..2], |id| id == "a", 0), Ok(()));
+        assert!(Arc::ptr_eq(&adapters.find("a").unwrap(), &a) && adapters.find("b").unwrap().scale == 2.0);
+        let twice = [wanted("d", "file", 1.0), wanted("d", "file", 1.0)];
+        assert_eq!(adapters.set(&twice, |_| true, 0), Err(NotAdded::Exists("d".to_owned())));
+        let many = |count: usize| (0..count).map(|n| wanted(&n.to_string(), "file", 1.0)).collect::<Vec<_>>();
+        assert_eq!(adapters.set(&many(limits::ADAPTERS_OF_MODEL), |_| false, 0), Ok(()));
+        assert_eq!(adapters.set(&many(limits::ADAPTERS_OF_MODEL + 1), |_| true, 0), Err(NotAdded::Full));
+        assert_eq!(adapters.set(&[], |_| true, 0), Ok(()));
+        assert!(adapters.all().is_empty());
+    }
+
+    #[test]
     fn names_scales_and_files_are_checked() {
         let adapters = Adapters::of(Box::new(Any));
         assert_eq!(load(&adapters, &"n".repeat(limits::NAME_CHARS)), Ok(()));
@@ -229,9 +301,9 @@ mod tests {
         }
         for (scale, good) in [(100.0, true), (-100.0, true), (100.1, false), (f32::NAN, false), (f32::INFINITY, false)]
         {
-            assert_eq!(adapters.load(&format!("{scale}"), Path::new("file"), scale, 0).is_ok(), good, "{scale}");
+            assert_eq!(adapters.load(&wanted(&format!("{scale}"), "file", scale), 0).is_ok(), good, "{scale}");
         }
-        let error = adapters.load("b", Path::new(""), 1.0, 0).unwrap_err();
+        let error = adapters.load(&wanted("b", "", 1.0), 0).unwrap_err();
         assert_eq!(error.to_string(), "no file");
         assert_eq!(load(&Adapters::default(), "a"), Err(NotAdded::NoSource));
     }

@@ -1,29 +1,30 @@
 //! The state that all handlers share: models with their compiled templates, policies, limits, metrics.
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
-use crossbeam_channel::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use crate::flow::adapters::{self, Adapters, ChosenAdapters};
-use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
+use crate::flow::adapters::{self, Adapter, Adapters};
+use crate::flow::backend::{Backend, Model, Naming, PoolMessage};
 use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
+use crate::flow::catalog::{self, Absence, Catalog, Entry, Held};
 use crate::flow::control::Control;
 use crate::flow::error::FlowError;
+use crate::flow::life::{ModelControl, Usage};
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
-use crate::flow::template::ChatTemplate;
+use crate::flow::served::Served;
 use crate::flow::template_use::INLINE_PLACES;
 use crate::flow::turns::Turns;
-use crate::wire::adapters::{self as wire, Wanted, wanted};
 use crate::wire::fields::Fields;
 
 /// Limits that the operator sets.
@@ -46,6 +47,8 @@ pub struct ApiLimits {
 #[derive(Debug)]
 pub struct ApiOptions {
     pub models: Vec<Model>,
+    /// Changes which models are served.
+    pub life: Arc<dyn ModelControl>,
     pub policies: Arc<dyn Policies>,
     /// The registry of metrics, which `/metrics` renders.
     pub registry: prometheus::Registry,
@@ -75,7 +78,10 @@ pub enum StartError {
 
 /// The HTTP surface's state, shared by both routers.
 pub struct Api {
-    pub models: Vec<Model>,
+    catalog: ArcSwap<Catalog>,
+    /// Whose turn it is to publish another catalog.
+    publishing: Mutex<()>,
+    pub(crate) life: Arc<dyn ModelControl>,
     pub policies: Arc<dyn Policies>,
     pub registry: prometheus::Registry,
     limits: ArcSwap<ApiLimits>,
@@ -99,23 +105,12 @@ pub struct Api {
     pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
-    served: Vec<Arc<Served>>,
     next_request: AtomicU64,
-}
-
-/// A model, with what requests need to use it.
-#[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) model: Model,
-    /// Of a model that reads texts.
-    template: Option<ChatTemplate>,
-    /// `system_fingerprint`: changes with the weights and the server's version.
-    pub(crate) fingerprint: String,
 }
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("models", &self.models).field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("Api").field("catalog", &self.catalog).field("limits", &self.limits).finish_non_exhaustive()
     }
 }
 
@@ -126,23 +121,16 @@ impl Api {
     /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
         let ApiOptions { models, policies, registry, limits, readiness, quotas, control, .. } = options;
-        let ApiOptions { vllm_aliases, operators, kernels, .. } = options;
+        let ApiOptions { vllm_aliases, operators, kernels, life, .. } = options;
         let metrics = HttpMetrics::register(&registry)?;
-        let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
-        for model in &models {
-            if served.iter().any(|other| other.model.id == model.id) {
-                return Err(StartError::DuplicateModel(model.id.clone()));
-            }
-            // Make the model's series now, so that they start at zero.
-            metrics.of_model(&model.id);
-            served.push(Arc::new(Served::new(model)?));
-        }
         let next_request = AtomicU64::new(1);
         let cut = watch::Sender::new(false);
         let budget = Budget::new(limits.bodies_bytes);
         let limits = ArcSwap::from_pointee(limits);
-        Ok(Arc::new(Self {
-            models,
+        let api = Arc::new(Self {
+            catalog: ArcSwap::default(),
+            publishing: Mutex::default(),
+            life,
             policies,
             registry,
             limits,
@@ -160,9 +148,73 @@ impl Api {
             inline: Arc::new(Semaphore::new(INLINE_PLACES)),
             policy_checks: Arc::new(Semaphore::new(1)),
             cut,
-            served,
             next_request,
-        }))
+        });
+        for model in models {
+            let id = model.id.clone();
+            if api.publish(model)?.is_some() {
+                return Err(StartError::DuplicateModel(id));
+            }
+        }
+        Ok(api)
+    }
+
+    /// The models that clients can ask for at the moment.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.load_full()
+    }
+
+    /// The model of this id, if it is in memory.
+    pub fn model(&self, id: &str) -> Option<Model> {
+        self.catalog().models().find(|model| model.id == id).cloned()
+    }
+
+    /// Serves a model from now on, in the place of what had its id.
+    ///
+    /// # Errors
+    /// Its chat template does not compile: nothing changes.
+    pub fn publish(&self, model: Model) -> Result<Option<Replaced>, StartError> {
+        let (id, health) = (model.id.clone(), model.health.clone());
+        // Make the model's series now, so that they start at zero.
+        self.metrics.of_model(&id);
+        let naming = model.naming.clone();
+        let served = Served::new(model).map_err(|source| StartError::ChatTemplate { model: id.clone(), source })?;
+        let before = self.change(|catalog| catalog.put(Entry { naming, held: Held::Served(served) }));
+        self.readiness.set_model(&id, health);
+        Ok(before.map(Replaced))
+    }
+
+    /// Says that a model is configured and not in memory. Returns what was served in its place.
+    pub fn publish_absent(&self, naming: Naming, kind: Option<ModelKind>, absence: Absence) -> Option<Replaced> {
+        self.readiness.remove_model(&naming.id());
+        self.change(|catalog| catalog.put(Entry { naming, held: Held::Absent { kind, absence } })).map(Replaced)
+    }
+
+    /// Serves a model no more.
+    pub fn withdraw(&self, id: &str) -> Option<Replaced> {
+        self.readiness.remove_model(id);
+        self.change(|catalog| catalog.remove(id)).map(Replaced)
+    }
+
+    /// Changes how clients reach a model. Whether there is one of this id.
+    pub fn set_naming(&self, naming: &Naming) -> bool {
+        let id = naming.id();
+        self.change(|catalog| catalog.rename(&id, naming))
+    }
+
+    /// How the model of this id is used, if it is in memory.
+    pub fn usage(&self, id: &str) -> Option<Usage> {
+        let catalog = self.catalog();
+        let entry = catalog.at(id)?;
+        Some(Usage { in_flight: entry.in_flight(), asked: entry.served()?.asked() })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> T) -> T {
+        let _turn = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut catalog = Catalog::clone(&self.catalog.load());
+        let changed = change(&mut catalog);
+        self.catalog.store(Arc::new(catalog));
+        changed
     }
 
     /// Whether a caller may see what concerns other tenants. Who calls from this machine (`loopback`) as nobody in
@@ -188,7 +240,7 @@ impl Api {
     /// the others an error.
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
-        for model in &self.models {
+        for model in self.catalog().models() {
             let Backend::Generate(generator) = &model.backend else { continue };
             // A pool that is gone has nothing to end. An overloaded one ends with the process.
             let _ = generator.pool.try_send(PoolMessage::Stop);
@@ -205,69 +257,19 @@ impl Api {
         RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The model with this name, or with that of one of its adapters.
-    pub(crate) fn find(&self, id: &str) -> Option<&Arc<Served>> {
-        let model = |id: &str| self.served.iter().find(|served| served.model.id == id);
-        model(id).or_else(|| {
-            let (base, adapter) = adapters::split(id)?;
-            model(base).filter(|served| served.adapters().is_some_and(|all| all.find(adapter).is_some()))
-        })
-    }
-
-    /// What a request is computed under: the adapter in the model's name, or those in `lora`.
-    ///
-    /// # Errors
-    /// 400 if `lora` is wrong, names an unknown adapter or comes with an adapter in the model's name, 403 for an adapter that the
-    /// caller may not use, 404 for one in the model's name that was unloaded meanwhile.
-    pub(crate) fn adapters_of(
-        &self,
-        fields: &Fields<'_>,
-        served: &Served,
-        caller: &Caller,
-    ) -> Result<ChosenAdapters, FlowError> {
-        let id = &served.model.id;
-        let wanted = wanted(fields)?;
-        let none = Adapters::default();
-        let all = served.adapters().unwrap_or(&none);
-        if let Some(name) = fields.text("model")?.filter(|name| name != id) {
-            if !wanted.is_empty() {
-                return Err(FlowError::field("lora", "lora must be empty where the model's name has an adapter"));
-            }
-            let found = adapters::split(name).and_then(|(_, adapter)| all.find(adapter));
-            let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: usable(&self.models, caller) };
-            let adapter = found.ok_or_else(unknown)?;
-            let scale = adapter.scale;
-            return Ok(ChosenAdapters::new(vec![(adapter, scale)], Some(name.to_owned())));
-        }
-        let mut chosen = Vec::with_capacity(wanted.len());
-        for (index, Wanted { id: adapter, scale }) in wanted.into_iter().enumerate() {
-            let name = adapters::name(id, adapter);
-            let Some(found) = all.find(adapter) else {
-                let all = all.all();
-                let known = all.iter().map(|known| &known.id);
-                let known = known.filter(|known| caller.principal.may_use(&adapters::name(id, known))).cloned();
-                let (path, adapter) = (wire::path(index), adapter.to_owned());
-                return Err(FlowError::UnknownAdapter { path, adapter, known: known.collect() });
-            };
-            if !caller.principal.may_use(&name) {
-                return Err(FlowError::ModelForbidden(name));
-            }
-            let scale = scale.unwrap_or(found.scale);
-            chosen.push((found, scale));
-        }
-        Ok(ChosenAdapters::new(chosen, None))
-    }
-
     /// The model with this name; without a name, the only one that is served or that the caller may use.
     ///
     /// # Errors
-    /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use.
-    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        match (fields.text("model")?, &self.models[..]) {
-            (Some(id), _) => self.model_for(id, caller),
-            (None, [only]) => self.model_for(&only.id, caller),
-            (None, several) => self.only_of(usable(several, caller), caller),
+    /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use, 503 for one
+    /// that is not in memory.
+    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
+        let (catalog, session) = (self.catalog(), fields.text("session_id").ok().flatten());
+        let adapted = fields.list("lora").is_ok_and(|list| list.is_some_and(|list| !list.is_empty()));
+        let asked = Asked { adapted, session, ..Asked::by(&catalog, caller) };
+        if let Some(name) = fields.text("model")? {
+            return asked.named(name);
         }
+        asked.only(&catalog.entries().collect::<Vec<_>>())
     }
 
     /// The model with this name; without a name, the only one of this kind that the caller may use.
@@ -276,116 +278,171 @@ impl Api {
     /// As [`Api::model_of`].
     pub(crate) fn model_of_kind(
         &self,
-        id: Option<&str>,
+        name: Option<&str>,
         kind: ModelKind,
         caller: &Caller,
-    ) -> Result<&Arc<Served>, FlowError> {
-        if let Some(id) = id {
-            return self.model_for(id, caller);
+    ) -> Result<Found, FlowError> {
+        let catalog = self.catalog();
+        let asked = Asked::by(&catalog, caller);
+        if let Some(name) = name {
+            return asked.named(name);
         }
-        let of_kind = usable(self.models.iter().filter(|model| model.kind() == kind), caller);
-        match (of_kind.is_empty(), &self.models[..]) {
-            (false, _) => self.only_of(of_kind, caller),
+        let may_be = |entry: &&Entry| entry.kind().is_none_or(|its| its == kind) && asked.may_use(&entry.naming);
+        let (of_kind, all): (Vec<_>, Vec<_>) =
+            (catalog.entries().filter(may_be).collect(), catalog.entries().collect());
+        match (of_kind.is_empty(), &all[..]) {
+            (false, _) => asked.only(&of_kind),
             // The error says of which kind it is.
-            (true, [only]) => self.model_for(&only.id, caller),
+            (true, [only]) => asked.named(&only.naming.name),
             (true, _) => Err(FlowError::NoneOfKind(kind)),
         }
     }
 
-    fn only_of(&self, mut models: Vec<String>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        match models.len() {
-            1 => self.model_for(&models.remove(0), caller),
-            _ => Err(FlowError::ModelRequired { models }),
+    /// The names by which a caller reaches models that it may use, each with the time of loading of what it leads to: ids, names
+    /// that versions share, and aliases. A name may come twice. Behind those of a model are those of its adapters.
+    pub(crate) fn names_for(&self, caller: &Caller) -> Vec<Listed> {
+        let catalog = self.catalog();
+        let asked = Asked::by(&catalog, caller);
+        let mut names = Vec::new();
+        for entry in catalog.entries() {
+            let created = entry.served().map_or(0, |served| served.model.created);
+            let Naming { name, aliases, .. } = &entry.naming;
+            if asked.may_use(&entry.naming) {
+                let all = [name.clone(), entry.id()].into_iter().chain(aliases.iter().cloned());
+                names.extend(all.map(|name| Listed { name, created, parent: None }));
+            } else {
+                let allowed = aliases.iter().filter(|alias| caller.principal.may_use(alias)).cloned();
+                names.extend(allowed.map(|name| Listed { name, created, parent: None }));
+            }
+            let adapters = entry.served().and_then(|served| served.adapters()).map(|adapters| adapters.all());
+            let adapters = adapters.iter().flat_map(|all| all.iter());
+            let allowed = adapters.filter(|adapter| asked.may_adapt(&entry.naming, &adapter.id));
+            let listed = |adapter: &Arc<Adapter>| Listed::of(&entry.id(), adapter);
+            names.extend(allowed.map(listed));
         }
+        names
+    }
+
+    /// The ids of the models that a caller may use, each with what is wrong with it.
+    pub(crate) fn states_for(&self, caller: &Caller) -> Vec<(String, Result<(), FlowError>)> {
+        let catalog = self.catalog();
+        let asked = Asked::by(&catalog, caller);
+        let usable = catalog.entries().filter(|entry| asked.may_use(&entry.naming));
+        usable.map(|entry| (entry.id(), entry.open().and_then(|served| served.serves()))).collect()
     }
 
     /// # Errors
-    /// 404 for an unknown model, 403 for one that the caller may not use.
-    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        let unknown = || FlowError::UnknownModel { id: id.to_owned(), models: usable(&self.models, caller) };
-        let served = self.find(id).ok_or_else(unknown)?;
-        match caller.principal.may_use(id) {
-            true => Ok(served),
-            false => Err(FlowError::ModelForbidden(id.to_owned())),
-        }
+    /// 404 for an unknown model, 403 for one that the caller may not use, 503 for one that is not in memory.
+    pub(crate) fn model_for(&self, name: &str, caller: &Caller) -> Result<Found, FlowError> {
+        Asked::by(&self.catalog(), caller).named(name)
+    }
+
+    /// The adapters of the model of this id, if it is in memory and generates.
+    pub fn adapters(&self, id: &str) -> Option<Arc<Adapters>> {
+        let catalog = self.catalog();
+        catalog.at(id)?.served()?.adapters().cloned()
     }
 }
 
-/// The names of those of these models that the caller may use: nobody learns of others.
-fn usable<'a>(models: impl IntoIterator<Item = &'a Model>, caller: &Caller) -> Vec<String> {
-    models.into_iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id)).cloned().collect()
+/// What was served until another one took its place, or nothing did. Its threads end when nobody holds it any more.
+#[derive(Debug)]
+pub struct Replaced(Entry);
+
+impl Replaced {
+    /// Whether it was in memory.
+    pub fn was_loaded(&self) -> bool {
+        self.0.served().is_some()
+    }
 }
 
-impl Served {
-    /// Of a model that generates.
-    pub(crate) fn adapters(&self) -> Option<&Adapters> {
-        match &self.model.backend {
-            Backend::Generate(generator) => Some(&generator.adapters),
-            _ => None,
-        }
+/// A model that was found, and the one that was meant, where it stands in for another.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) served: Arc<Served>,
+    pub(crate) instead_of: Option<String>,
+    /// That its name has behind the model's.
+    pub(crate) adapter: Option<Arc<Adapter>>,
+}
+
+/// A name in the list of models.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    /// Time of loading of what it leads to.
+    pub(crate) created: u64,
+    /// Of an adapter: its model.
+    pub(crate) parent: Option<String>,
+}
+
+impl Listed {
+    pub(crate) fn of(model: &str, adapter: &Adapter) -> Self {
+        let name = adapters::name(model, &adapter.id);
+        Self { name, created: adapter.created, parent: Some(model.to_owned()) }
+    }
+}
+
+/// A look for a model.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    catalog: &'a Catalog,
+    caller: &'a Caller,
+    session: Option<&'a str>,
+    /// It names adapters of the model, which no fallback has.
+    adapted: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn by(catalog: &'a Catalog, caller: &'a Caller) -> Self {
+        Self { catalog, caller, session: None, adapted: false }
     }
 
-    /// The channel to the pool of a model that generates.
-    ///
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
-        match &self.model.backend {
-            Backend::Generate(generator) => Ok(&generator.pool),
-            _ => Err(self.is_not(ModelKind::Generate)),
-        }
+    fn may_use(&self, naming: &Naming) -> bool {
+        let principal = &self.caller.principal;
+        principal.may_use(&naming.name) || (naming.version.is_some() && principal.may_use(&naming.id()))
     }
 
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, FlowError> {
-        match &self.model.backend {
-            Backend::Embed(embedder) => Ok(embedder),
-            _ => Err(self.is_not(ModelKind::Embed)),
-        }
+    /// Whether the caller may use an adapter of a model.
+    fn may_adapt(&self, naming: &Naming, adapter: &str) -> bool {
+        naming.lets_adapt(&self.caller.principal, adapter)
     }
 
-    /// # Errors
-    /// 400 for a model of another kind.
-    pub(crate) fn predictor(&self) -> Result<&PredictBackend, FlowError> {
-        match &self.model.backend {
-            Backend::Predict(predictor) => Ok(predictor),
-            _ => Err(self.is_not(ModelKind::Predict)),
-        }
+    /// The names of those models that the caller may use: nobody learns of others.
+    fn usable<'e>(&self, entries: impl Iterator<Item = &'e Entry>) -> Vec<String> {
+        entries.filter(|entry| self.may_use(&entry.naming)).map(Entry::id).collect()
     }
 
-    /// # Errors
-    /// 400 for a model that reads no texts.
-    pub(crate) fn text(&self) -> Result<&TextModel, FlowError> {
-        self.model.text().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
-    }
-
-    /// # Errors
-    /// 400 for a model that reads no texts.
-    pub(crate) fn template(&self) -> Result<&ChatTemplate, FlowError> {
-        self.template.as_ref().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
-    }
-
-    fn is_not(&self, wanted: ModelKind) -> FlowError {
-        FlowError::WrongKind { model: self.model.id.clone(), kind: self.model.kind(), wanted }
-    }
-
-    fn new(model: &Model) -> Result<Self, StartError> {
-        let info = model.text().map(|text| &text.info);
-        let template = info.map(|info| ChatTemplate::compile(&model.id, info)).transpose();
-        let template = template.map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
-        if model.kind() == ModelKind::Generate && info.is_some_and(|info| info.chat_template.is_none()) {
-            tracing::info!(
-                model = model.id,
-                "the model has no chat template: chats are rendered as `role: content` lines"
-            );
-        }
-        let digest = match &model.backend {
-            Backend::Predict(predictor) => predictor.info.sha256.as_deref(),
-            _ => info.and_then(|info| info.sha256.as_deref()),
+    fn named(&self, name: &str) -> Result<Found, FlowError> {
+        let who = catalog::who(self.caller.principal.tenant.as_str(), self.session);
+        let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: self.usable(self.catalog.entries()) };
+        let may_fall_back_to = |naming: &Naming| !self.adapted && self.may_use(naming);
+        let Some(route) = self.catalog.route(name, who, may_fall_back_to) else {
+            let (base, adapter) = adapters::split(name).ok_or_else(unknown)?;
+            let entry = self.catalog.adapted(base, adapter, who).ok_or_else(unknown)?;
+            if !self.may_adapt(&entry.naming, adapter) && !self.caller.principal.may_use(name) {
+                return Err(FlowError::ModelForbidden(name.to_owned()));
+            }
+            let served = entry.open()?;
+            let adapter = served.adapters().and_then(|all| all.find(adapter)).ok_or_else(unknown)?;
+            return Ok(Found { served: served.ask(), instead_of: None, adapter: Some(adapter) });
         };
-        let weights = digest.and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
-        let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
-        Ok(Self { model: model.clone(), template, fingerprint })
+        // Whoever may use an alias by its name may use what it leads to.
+        if route.instead_of.is_none() && !self.may_use(&route.entry.naming) && !self.caller.principal.may_use(name) {
+            return Err(FlowError::ModelForbidden(name.to_owned()));
+        }
+        Ok(Found { served: route.entry.open()?.ask(), instead_of: route.instead_of, adapter: None })
+    }
+
+    /// The only one of these; else the only one that the caller may use.
+    fn only(&self, entries: &[&Entry]) -> Result<Found, FlowError> {
+        let names = |entries: &mut dyn Iterator<Item = &&Entry>| -> BTreeSet<String> {
+            entries.map(|entry| entry.naming.name.clone()).collect()
+        };
+        let all = names(&mut entries.iter());
+        let usable = names(&mut entries.iter().filter(|entry| self.may_use(&entry.naming)));
+        let only = [all, usable].into_iter().find(|names| names.len() == 1).and_then(|mut names| names.pop_first());
+        match only {
+            Some(only) => self.named(&only),
+            None => Err(FlowError::ModelRequired { models: self.usable(entries.iter().copied()) }),
+        }
     }
 }

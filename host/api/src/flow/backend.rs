@@ -1,20 +1,22 @@
 //! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
 use camshaft_core::message::{Event, Start};
-use camshaft_core::policy::{Hints, PolicySet, Priority};
+use camshaft_core::policy::{Hints, PolicySet, Principal, Priority};
 use camshaft_core::segments::Namespace;
 use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::flow::adapters::{Adapter, Adapters};
+use crate::flow::adapters::{self, Adapter, Adapters};
 use crate::flow::first_reply::FirstReply;
 use crate::flow::jobs::{EmbedJobs, PredictJobs};
+use crate::flow::readiness::ModelHealth;
 use crate::flow::snapshot::PoolSnapshot;
 use crate::flow::spent::Spent;
 
@@ -25,11 +27,49 @@ pub const STREAM_EVENTS: usize = 64;
 /// A served model.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// The name that clients use.
+    /// Its name, with its version if it has one, see [`Naming::id`].
     pub id: String,
+    /// How clients reach it until somebody says otherwise.
+    pub naming: Naming,
+    /// Of its workers.
+    pub health: ModelHealth,
     /// Time of loading, in seconds since the Unix epoch.
     pub created: u64,
     pub backend: Backend,
+}
+
+/// How clients reach a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Naming {
+    /// Versions of one model share it.
+    pub name: String,
+    pub version: Option<String>,
+    /// Its part of the requests that name no version, among the weights of all versions.
+    pub weight: f64,
+    /// Other names.
+    pub aliases: Vec<String>,
+    /// The name of the model that stands in while this one is loading, is broken or has a full queue.
+    pub fallback: Option<String>,
+}
+
+impl Naming {
+    /// Of a model without versions, aliases and a fallback.
+    pub fn of(name: &str) -> Self {
+        Self { name: name.to_owned(), version: None, weight: 1.0, aliases: Vec::new(), fallback: None }
+    }
+
+    /// `name` or `name@version`.
+    pub fn id(&self) -> String {
+        match &self.version {
+            Some(version) => format!("{}@{version}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Whether somebody may use an adapter of the model, by the model's name or by its id.
+    pub(crate) fn lets_adapt(&self, principal: &Principal, adapter: &str) -> bool {
+        [&self.name, &self.id()].into_iter().any(|model| principal.may_use(&adapters::name(model, adapter)))
+    }
 }
 
 /// What a model is, and the way to the threads that serve it.
@@ -50,9 +90,12 @@ pub struct TextModel {
 #[derive(Debug, Clone)]
 pub struct GenerateBackend {
     pub text: TextModel,
+    /// They keep its weights in memory: dropped before `pool`, which hears then that nobody can ask any more.
+    pub adapters: Arc<Adapters>,
     /// To the pool's thread. Bounded: a full channel means overload.
     pub pool: Sender<PoolMessage>,
-    pub adapters: Arc<Adapters>,
+    /// Whether its queue takes more requests, as it was lately.
+    pub accepts: Arc<AtomicBool>,
 }
 
 /// An embedding model.

@@ -14,9 +14,9 @@ const PROMPT: &str = "prompt";
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     served.pool()?;
-    let adapters = context.api.adapters_of(&fields, served, context.caller)?;
+    let adapters = context.adapters(&fields, served)?;
     let settings = context.settings(&fields, served, Endpoint::Completion)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
     let echo = fields.flag("echo")?.unwrap_or(false);

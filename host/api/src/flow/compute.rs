@@ -9,15 +9,19 @@ use camshaft_core::quota::Demand;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::jobs::{Job, Jobs, NotTaken};
+use crate::flow::readiness::ModelHealth;
 
 /// Checked inputs of one request.
 #[derive(Debug)]
 pub(crate) struct Asked<'a, I, O> {
     /// The model's name.
     pub(crate) model: &'a str,
+    pub(crate) health: &'a ModelHealth,
     pub(crate) jobs: &'a Jobs<I, O>,
     pub(crate) inputs: Vec<I>,
     pub(crate) priority: Priority,
+    /// What a token of their cost is, if it is none of a text.
+    pub(crate) unit: Option<&'static str>,
     /// The client's own, from the body or a header. Without one, the server's holds.
     pub(crate) timeout: Option<Duration>,
 }
@@ -33,11 +37,14 @@ pub(crate) fn cost<I: Input>(inputs: &[I]) -> u64 {
 /// # Errors
 /// The quota does not hold it, the model takes no job or failed, the deadline passed, or the server ends.
 pub(crate) async fn compute<I: Input, O>(incoming: &mut Incoming, asked: Asked<'_, I, O>) -> Result<Vec<O>, FlowError> {
-    let Asked { model, timeout, .. } = asked;
+    let Asked { model, timeout, unit, .. } = asked;
     incoming.exchange.set_model(model);
     let cost = cost(&asked.inputs);
     incoming.exchange.set_prompt_tokens(cost);
-    incoming.reserve(Demand { choices: 1, tokens: cost, read: cost })?;
+    incoming.reserve(Demand { choices: 1, tokens: cost, read: cost }).map_err(|error| match error {
+        FlowError::QuotaExceeded(exceeded) => FlowError::InputQuotaExceeded { exceeded, unit },
+        error => error,
+    })?;
     let mut grant = incoming.grant.take();
     let (api, exchange) = (&incoming.api, &incoming.exchange);
     if let Some(grant) = &mut grant {
@@ -63,10 +70,10 @@ pub(crate) async fn compute<I: Input, O>(incoming: &mut Incoming, asked: Asked<'
 /// Puts the inputs into the model's queue and waits for their outputs.
 async fn wait<I: Input, O>(
     incoming: &Incoming,
-    Asked { model, jobs, inputs, priority, .. }: Asked<'_, I, O>,
+    Asked { model, health, jobs, inputs, priority, .. }: Asked<'_, I, O>,
     deadline: Option<Instant>,
 ) -> Result<Vec<O>, FlowError> {
-    incoming.api.readiness.serves(model)?;
+    health.serves(model)?;
     let principal = &incoming.caller.principal;
     let job = Job {
         inputs,

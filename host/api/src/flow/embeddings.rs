@@ -7,13 +7,13 @@ use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
 use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 
-use crate::flow::api::Served;
 use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::compute::{self, Asked};
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
+use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::vectors;
@@ -52,7 +52,8 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let timeout = request.timeout.or(from_header);
     let model = request.served.model.id.clone();
-    let asked = Asked { model: &model, jobs: &embedder.jobs, inputs: request.inputs, priority, timeout };
+    let (health, jobs) = (&request.served.model.health, &embedder.jobs);
+    let asked = Asked { model: &model, health, jobs, inputs: request.inputs, priority, unit: None, timeout };
     let vectors = compute::compute(&mut incoming, asked).await?;
     let render = move |share| {
         let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, tokens);
@@ -69,7 +70,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Accepted<EmbedRequest>,
 
 fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowError> {
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     let embedder = served.embedder()?;
     if !wanted(&fields)?.is_empty() {
         return Err(FlowError::field("lora", "lora is only for models that generate"));
@@ -103,22 +104,8 @@ impl Validated for EmbedRequest {
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        ValidateRequest {
-            endpoint: Endpoint::Embedding,
-            model: self.served.model.id.clone(),
-            tenant: context.caller.principal.tenant.clone(),
-            principal: context.caller.principal.name.clone(),
-            marks: draft.marks.clone(),
-            estimated_cost: compute::cost(&self.inputs),
-            body: draft.body.to_owned(),
-            prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
-            max_tokens: 0,
-            max_tokens_set: false,
-            temperature: 0.0,
-            top_p: 1.0,
-            n: 1,
-            stream: false,
-        }
+        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+        validate::question(context, self.target(context), draft, compute::cost(&self.inputs), longest)
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {

@@ -64,6 +64,9 @@ pub(crate) enum FlowError {
     Amendment { index: usize, source: Box<AmendmentError> },
     #[error("{}", quota_message(.0))]
     QuotaExceeded(Box<Exceeded>),
+    /// By a request that generates nothing. `unit`: what a token is, if it is none of a text.
+    #[error("{}", input_quota_message(exceeded, *unit))]
+    InputQuotaExceeded { exceeded: Box<Exceeded>, unit: Option<&'static str> },
 
     /// With what is loaded at the moment.
     #[error("the server is loading: {0}")]
@@ -76,6 +79,16 @@ pub(crate) enum FlowError {
     Failed(String),
     #[error("nobody serves the model {0} at the moment")]
     ModelDown(String),
+    /// Whoever waits for it is served.
+    #[error("the model {0} is not in memory")]
+    Asleep(String),
+    #[error("the model {0} is being loaded")]
+    ModelLoading(String),
+    #[error("the model {0} could not be loaded")]
+    ModelFailed(String),
+    /// `why`: what the server found out when it was asked to load it.
+    #[error("the model {model} could not be loaded")]
+    NotWoken { model: String, why: String },
     #[error("the server is overloaded")]
     Overloaded,
     #[error(transparent)]
@@ -200,7 +213,7 @@ impl FlowError {
                 let answer = Answer::internal("a validator policy failed", self).retry(Retry::Never);
                 answer.rejection(Rejection::PolicyFault)
             }
-            Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
+            Self::QuotaExceeded(exceeded) | Self::InputQuotaExceeded { exceeded, .. } => quota_answer(exceeded, text()),
             Self::NotReady(_) => {
                 Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady)
             }
@@ -213,9 +226,13 @@ impl FlowError {
                 Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
             }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
-            Self::ModelDown(_) | Self::Unhealthy(_) | Self::Failed(_) | Self::WorkerLost => {
-                Answer::unavailable("worker_lost", text(), 1)
-            }
+            Self::Asleep(_) | Self::ModelLoading(_) => Answer::unavailable("loading", text(), LIFE_CYCLE_RETRY),
+            Self::ModelDown(_)
+            | Self::ModelFailed(_)
+            | Self::NotWoken { .. }
+            | Self::Unhealthy(_)
+            | Self::Failed(_)
+            | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)
@@ -307,7 +324,18 @@ fn quota_message(exceeded: &Exceeded) -> String {
                  max_tokens a request counts as if it asked for the most that it may have"
             )
         }
-        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold prompt and max_tokens now"),
+        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold this request now"),
+    }
+}
+
+fn input_quota_message(exceeded: &Exceeded, unit: Option<&str>) -> String {
+    let Exceeded { limit, asked, .. } = exceeded;
+    let unit = unit.map(|unit| format!(", {unit}")).unwrap_or_default();
+    match (exceeded.quota, exceeded.retry_after) {
+        (Quota::Tokens, None) => {
+            format!("the inputs count as {asked} tokens{unit}, and your whole quota is {limit} per minute")
+        }
+        _ => quota_message(exceeded),
     }
 }
 

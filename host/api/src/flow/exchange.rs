@@ -38,6 +38,8 @@ pub(crate) struct Exchange {
     /// The code of the error that the client was told.
     error: OnceLock<String>,
     standings: OnceLock<Standings>,
+    /// The model that was meant, where another one stood in for it.
+    instead_of: OnceLock<String>,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
     /// The last field, so that the request is in flight until it is counted and logged.
@@ -79,6 +81,7 @@ impl Exchange {
             model: OnceLock::new(),
             error: OnceLock::new(),
             standings: OnceLock::new(),
+            instead_of: OnceLock::new(),
             prompt_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
             _in_flight: in_flight,
@@ -114,6 +117,15 @@ impl Exchange {
     /// Sets what the caller has left of its quotas, for the response's headers.
     pub(crate) fn set_standings(&self, standings: Standings) {
         let _ = self.standings.set(standings);
+    }
+
+    /// A fallback serves the request.
+    pub(crate) fn set_instead_of(&self, meant: &str) {
+        let _ = self.instead_of.set(meant.to_owned());
+    }
+
+    pub(crate) fn instead_of(&self) -> Option<&str> {
+        self.instead_of.get().map(String::as_str)
     }
 
     pub(crate) fn set_prompt_tokens(&self, tokens: u64) {
@@ -195,6 +207,7 @@ impl Exchange {
                     tenant = self.tenant.get(),
                     caller = self.caller.get(),
                     model = self.model.get(),
+                    instead_of = self.instead_of.get(),
                     prompt_tokens = self.prompt_tokens.load(Ordering::Relaxed),
                     generated_tokens = self.generated_tokens.load(Ordering::Relaxed),
                     first_token_ms = self.first_token.get().map(|at| milliseconds(at.duration_since(self.started))),

@@ -88,7 +88,7 @@ impl RunningChoices {
         let prompt_tokens = request.prompt_tokens();
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
-        api.readiness.check_whole(&model.id)?;
+        model.health.check_whole(&model.id)?;
         let mut running = Self {
             choices: Vec::new(),
             pool: request.served.pool()?.clone(),

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use axum::http::HeaderMap;
 use camshaft_core::message::WorkerError;
 use camshaft_core::quota::Demand;
@@ -12,6 +13,7 @@ use crate::flow::api::Api;
 use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
+use crate::flow::chosen::Chosen;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
@@ -26,6 +28,8 @@ pub(crate) struct Incoming {
     /// The request in its tenant's account; `None` for a caller without quotas.
     pub(crate) grant: Option<QuotaGrant>,
     pub(crate) text: String,
+    /// The bytes of tensors behind it; empty in a body of JSON alone.
+    pub(crate) tail: Bytes,
     /// What the request takes of the memory for all.
     pub(crate) share: Share,
 }
@@ -65,16 +69,48 @@ impl Incoming {
     pub(crate) async fn read<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
-        read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+        read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + Sync + 'static,
     ) -> Result<T, FlowError> {
-        let answers = Answers::default();
+        let (read, reading) = (Arc::new(read), Arc::new(Reading::default()));
+        loop {
+            match self.read_once(timeout, &reading, read.clone()).await {
+                // The text is still there.
+                Err(FlowError::Asleep(model)) => self.wake(timeout, model).await?,
+                read => {
+                    self.text = String::new();
+                    if let Some(meant) = reading.chosen.instead_of() {
+                        self.exchange.set_instead_of(&meant);
+                    }
+                    return read;
+                }
+            }
+        }
+    }
+
+    /// Waits until a model that sleeps is in memory.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or the deadline passes.
+    async fn wake(&self, timeout: Option<Duration>, model: String) -> Result<(), FlowError> {
+        let deadline = self.exchange.started().checked_add(timeout.unwrap_or(self.api.limits().timeout));
+        let refused = |why: String| FlowError::NotWoken { model: model.clone(), why };
+        let woken = self.api.life.wake(&model).map_err(|refusal| refused(refusal.to_string()))?;
+        within(deadline, woken).await?.map_err(|_| FlowError::PoolGone)?.map_err(refused)
+    }
+
+    async fn read_once<T: Send + 'static>(
+        &mut self,
+        timeout: Option<Duration>,
+        reading: &Arc<Reading>,
+        read: Arc<impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + Sync + 'static>,
+    ) -> Result<T, FlowError> {
+        let Reading { answers, chosen } = &**reading;
         let is_short = self.text.len() <= INLINE_BYTES;
         if is_short {
             loop {
                 let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
-                let read = read(ParseContext { api, caller, aside, answers: &answers }, &self.text);
+                let read = read(ParseContext { api, caller, aside, answers, chosen }, &self.text);
                 if !matches!(read, Err(FlowError::NotInline)) {
-                    self.text = String::new();
                     return read;
                 }
                 if !within(self.deadline(timeout), answers.await_pending()).await? {
@@ -86,8 +122,10 @@ impl Incoming {
         let added = answers.complete();
         self.share.grow(added)?;
         let bytes = self.text.len() + added;
+        let reading = reading.clone();
         let read = move |api: &Api, caller: &Caller, aside: &Aside, text: &str| {
-            read(ParseContext { api, caller, aside, answers: &answers }, text)
+            let Reading { answers, chosen } = &*reading;
+            read(ParseContext { api, caller, aside, answers, chosen }, text)
         };
         self.read_aside(timeout, bytes, read).await
     }
@@ -128,11 +166,22 @@ impl Incoming {
         // Reading holds its memory, even if the client leaves before it is done.
         let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
-        let read = move |aside: &Aside| read(&api, &caller, aside, &text);
-        let (read, share) = aside::run(tenant.clone(), turn, share, read).await?;
-        self.share = share;
-        Ok(read)
+        // It is read again once the model that it asks for is in memory.
+        let read = move |aside: &Aside| match read(&api, &caller, aside, &text) {
+            Err(FlowError::Asleep(model)) => Ok((Err(FlowError::Asleep(model)), text)),
+            read => read.map(|read| (Ok(read), String::new())),
+        };
+        let ((read, text), share) = aside::run(tenant.clone(), turn, share, read).await?;
+        (self.share, self.text) = (share, text);
+        read
     }
+}
+
+/// What is kept of a request that may be read several times.
+#[derive(Debug, Default)]
+struct Reading {
+    answers: Answers,
+    chosen: Chosen,
 }
 
 /// # Errors

@@ -174,6 +174,11 @@ impl<I: Input, O> Jobs<I, O> {
         }
     }
 
+    /// Whether the queue takes more requests.
+    pub fn accepts(&self) -> bool {
+        self.shared.state().queue.accepts()
+    }
+
     pub fn snapshot(&self) -> PoolSnapshot {
         let state = self.shared.state();
         let queue = &state.queue;

@@ -52,16 +52,19 @@ pub(crate) async fn rendered(
 ///
 /// # Errors
 /// The value cannot be written.
-pub(crate) fn json(value: &impl Serialize, mut share: Share) -> Result<Response, FlowError> {
+pub(crate) fn json(value: &impl Serialize, share: Share) -> Result<Response, FlowError> {
     let text = serde_json::to_vec(value).map_err(FlowError::Serialize)?;
-    let body = if text.len() > PIECE_BYTES {
-        // It is there already, and the work is done.
-        share.set(text.len());
-        Body::new(LongBody::new(Kept { text: text.into(), share }))
-    } else {
-        Body::from(text)
-    };
-    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body(text, share)).into_response())
+}
+
+/// The body of a response. What is left of the share holds it until the connection has taken it.
+pub(crate) fn body(text: Vec<u8>, mut share: Share) -> Body {
+    if text.len() <= PIECE_BYTES {
+        return Body::from(text);
+    }
+    // It is there already, and the work is done.
+    share.set(text.len());
+    Body::new(LongBody::new(Kept { text: text.into(), share }))
 }
 
 /// A long response, piece by piece. A client that takes none for [`UNTAKEN`] has lost it: whatever else it does on the same

@@ -71,6 +71,67 @@ impl Health {
     }
 }
 
+/// The health of one model in memory: of its workers, and of its weights.
+#[derive(Debug, Clone, Default)]
+pub struct ModelHealth(Arc<ModelHealthState>);
+
+#[derive(Debug, Default)]
+struct ModelHealthState {
+    workers: Mutex<Vec<Health>>,
+    /// Why its weights are no more what was loaded.
+    damage: OnceLock<String>,
+}
+
+impl ModelHealth {
+    /// The health of one more worker, for the thread that runs it.
+    pub fn worker(&self) -> Health {
+        let health = Health::default();
+        self.workers().push(health.clone());
+        health
+    }
+
+    /// The model serves no more: its weights are no more what was loaded.
+    pub fn set_damaged(&self, why: String) {
+        // The first reason is the one.
+        let _ = self.0.damage.set(why);
+    }
+
+    /// Why the model serves no more.
+    pub fn damage(&self) -> Option<&str> {
+        self.0.damage.get().map(String::as_str)
+    }
+
+    /// Whether it has a healthy worker and the weights that were loaded.
+    pub fn is_healthy(&self) -> bool {
+        self.damage().is_none() && self.workers().iter().any(Health::is_healthy)
+    }
+
+    /// An error if the model of this id is down.
+    pub(crate) fn serves(&self, id: &str) -> Result<(), FlowError> {
+        match self.workers().iter().any(Health::is_up) {
+            true => self.check_whole(id),
+            false => Err(FlowError::ModelDown(id.to_owned())),
+        }
+    }
+
+    /// An error if the model's weights are no more what was loaded.
+    pub(crate) fn check_whole(&self, id: &str) -> Result<(), FlowError> {
+        self.damage().map_or(Ok(()), |_| Err(FlowError::ModelDown(id.to_owned())))
+    }
+
+    /// What is wrong with the model of this id, if anything is.
+    fn fault(&self, id: &str) -> Option<String> {
+        match self.damage() {
+            Some(why) => Some(format!("the model {id} serves no more: {why}")),
+            None => why_down(id, &self.workers()),
+        }
+    }
+
+    fn workers(&self) -> std::sync::MutexGuard<'_, Vec<Health>> {
+        self.0.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A request that the server has accepted and not answered completely.
 #[derive(Debug)]
 pub(crate) struct InFlight(watch::Sender<usize>);
@@ -84,17 +145,16 @@ impl Drop for InFlight {
 /// The server changes it, and the HTTP surface reads it.
 #[derive(Debug)]
 pub struct Readiness {
+    begun: Instant,
     state: AtomicU8,
     /// Whether an operator drains the server without ending it.
     held: AtomicBool,
     /// What is loaded at the moment: of each kind one text.
     loading: Mutex<BTreeMap<&'static str, String>>,
-    /// The models, each with its workers or its embedder.
-    models: Mutex<Vec<(String, Vec<Health>)>>,
+    /// The models in memory, by their ids.
+    models: Mutex<BTreeMap<String, ModelHealth>>,
     /// Why the server ends, if it ends by a fault of its own.
     failed: OnceLock<String>,
-    /// Models whose weights are no more what was loaded, each with the reason.
-    damaged: Mutex<BTreeMap<String, String>>,
     in_flight: watch::Sender<usize>,
 }
 
@@ -108,14 +168,19 @@ impl Readiness {
     /// Starts as loading.
     pub fn new() -> Self {
         Self {
+            begun: Instant::now(),
             state: AtomicU8::new(ServerState::Loading as u8),
             held: AtomicBool::new(false),
             loading: Mutex::default(),
             models: Mutex::default(),
             failed: OnceLock::new(),
-            damaged: Mutex::default(),
             in_flight: watch::Sender::new(0),
         }
+    }
+
+    /// Since the server began.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// Notes for whoever asks how far things of a kind are that are loaded now; `None`: they are.
@@ -136,32 +201,19 @@ impl Readiness {
         texts.join(", ")
     }
 
-    /// The health of one more worker or embedder of a model, for the thread that runs it. The server is ready only while
-    /// every model has a healthy one.
-    pub fn health(&self, model: &str) -> Health {
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let health = Health::default();
-        match models.iter_mut().find(|(id, _)| id == model) {
-            Some((_, all)) => all.push(health.clone()),
-            None => models.push((model.to_owned(), vec![health.clone()])),
-        }
-        health
+    /// The server is ready only while each of these models has a healthy worker.
+    pub(crate) fn set_model(&self, id: &str, health: ModelHealth) {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), health);
+    }
+
+    pub(crate) fn remove_model(&self, id: &str) {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
     /// The server cannot go on: a thread is gone that cannot be restarted.
     pub fn set_failed(&self, why: String) {
         // The first reason is the one.
         let _ = self.failed.set(why);
-    }
-
-    /// A model serves no more until the server is restarted: its weights are no more what was loaded.
-    pub fn set_damaged(&self, model: &str, why: String) {
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(model.to_owned(), why);
-    }
-
-    /// Why a model serves no more.
-    pub fn damage(&self, model: &str) -> Option<String> {
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).get(model).cloned()
     }
 
     /// Counts a request until the guard is dropped.
@@ -216,25 +268,8 @@ impl Readiness {
         }
         self.admit()?;
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let damaged = |id: &str| self.damage(id).map(|why| format!("the model {id} serves no more: {why}"));
-        let down = models.iter().filter_map(|(id, all)| damaged(id).or_else(|| why_down(id, all)));
-        let down: Vec<String> = down.collect();
+        let down: Vec<String> = models.iter().filter_map(|(id, health)| health.fault(id)).collect();
         if down.is_empty() { Ok(()) } else { Err(FlowError::Unhealthy(down.join("; "))) }
-    }
-
-    /// An error if the model is down.
-    pub(crate) fn serves(&self, model: &str) -> Result<(), FlowError> {
-        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let nobody = models.iter().any(|(id, all)| id == model && !all.iter().any(Health::is_up));
-        if nobody { Err(FlowError::ModelDown(model.to_owned())) } else { self.check_whole(model) }
-    }
-
-    /// An error if the model's weights are no more what was loaded.
-    pub(crate) fn check_whole(&self, model: &str) -> Result<(), FlowError> {
-        match self.damage(model) {
-            Some(_) => Err(FlowError::ModelDown(model.to_owned())),
-            None => Ok(()),
-        }
     }
 
     /// # Errors
@@ -269,11 +304,28 @@ mod tests {
     fn a_model_whose_weights_were_changed_serves_no_more_although_its_workers_are_up() {
         let readiness = Readiness::new();
         readiness.set_ready();
-        readiness.health("m").up();
-        readiness.health("other").up();
-        readiness.set_damaged("m", "why".to_owned());
-        assert!(matches!(readiness.serves("m"), Err(FlowError::ModelDown(_))) && readiness.serves("other").is_ok());
+        let (model, other) = (model(&readiness, "m"), model(&readiness, "other"));
+        model.worker().up();
+        other.worker().up();
+        model.set_damaged("why".to_owned());
+        assert!(matches!(model.serves("m"), Err(FlowError::ModelDown(_))) && other.serves("other").is_ok());
         assert_eq!(why(&readiness), "the model m serves no more: why");
+    }
+
+    fn model(readiness: &Readiness, id: &str) -> ModelHealth {
+        let health = ModelHealth::default();
+        readiness.set_model(id, health.clone());
+        health
+    }
+
+    #[test]
+    fn a_model_that_is_unloaded_makes_the_server_ready_again() {
+        let readiness = Readiness::new();
+        readiness.set_ready();
+        model(&readiness, "m");
+        assert!(readiness.ready().is_err(), "it has no worker");
+        readiness.remove_model("m");
+        assert!(readiness.ready().is_ok());
     }
 
     #[test]
@@ -301,7 +353,8 @@ mod tests {
         let readiness = Readiness::new();
         readiness.set_ready();
         assert!(readiness.ready().is_ok());
-        let (first, second, other) = (readiness.health("m"), readiness.health("m"), readiness.health("embed"));
+        let (m, embed) = (model(&readiness, "m"), model(&readiness, "embed"));
+        let (first, second, other) = (m.worker(), m.worker(), embed.worker());
         other.up();
         assert_eq!(why(&readiness), "nobody serves the model m: 2 of 2 workers are down");
         first.up();
@@ -311,7 +364,7 @@ mod tests {
         second.down();
         other.down();
         assert!(why(&readiness).contains("model m:") && why(&readiness).contains("model embed:"), "all of them");
-        assert!(matches!(readiness.serves("m"), Err(FlowError::ModelDown(_))));
+        assert!(matches!(m.serves("m"), Err(FlowError::ModelDown(_))));
         assert!(readiness.admit().is_ok(), "other models are served");
     }
 
@@ -319,13 +372,14 @@ mod tests {
     fn regression_one_that_fails_again_and_again_is_never_healthy() {
         let readiness = Readiness::new();
         readiness.set_ready();
-        let worker = readiness.health("m");
+        let m = model(&readiness, "m");
+        let worker = m.worker();
         worker.up();
         for _ in 0..3 {
             worker.down();
             worker.up_again(Duration::from_secs(3600));
             assert!(why(&readiness).contains("keep failing"), "{}", why(&readiness));
-            assert!(readiness.serves("m").is_ok(), "what waits is served all the same");
+            assert!(m.serves("m").is_ok(), "what waits is served all the same");
         }
         worker.up_again(Duration::ZERO);
         assert!(readiness.ready().is_ok(), "it has lasted");

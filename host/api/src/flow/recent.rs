@@ -8,6 +8,8 @@ use serde::Serialize;
 /// Age and number of the values that percentiles consider.
 const SPAN: Duration = Duration::from_secs(60);
 const VALUES: usize = 8192;
+/// The time that a rate is of.
+const RATE_SPAN: Duration = Duration::from_secs(5);
 /// The latest values of a latency.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recent(Arc<Mutex<VecDeque<(Instant, f32)>>>);
@@ -28,6 +30,13 @@ impl Recent {
             values.pop_front();
         }
         values.push_back((at, seconds as f32));
+    }
+
+    /// Values per second in the last seconds.
+    pub(crate) fn rate(&self, now: Instant) -> f64 {
+        let values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = values.iter().rev().take_while(|(at, _)| now.saturating_duration_since(*at) <= RATE_SPAN);
+        fresh.count() as f64 / RATE_SPAN.as_secs_f64()
     }
 
     pub(crate) fn percentiles(&self, now: Instant) -> Percentiles {

@@ -6,9 +6,9 @@ use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::{limits, policy};
 
 use crate::flow::adapters::ChosenAdapters;
-use crate::flow::api::Served;
 use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
+use crate::flow::served::Served;
 use crate::wire::params::GenerationSettings;
 
 /// What a choice takes besides its text: its parameters and its channel.

@@ -9,11 +9,11 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::flow::api::Served;
 use crate::flow::backend::PoolMessage;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
+use crate::flow::served::Served;
 use crate::wire::error::RequestError;
 use crate::wire::{json, params};
 
@@ -50,8 +50,8 @@ pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
 fn read(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, SessionId, AdapterSet), FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     let required = || RequestError::field("session_id", "session_id is required");
-    let adapters = context.api.adapters_of(&fields, served, context.caller)?;
+    let adapters = context.adapters(&fields, served)?;
     Ok((served.clone(), params::session(&fields)?.ok_or_else(required)?, adapters.set))
 }

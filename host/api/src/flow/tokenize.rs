@@ -7,11 +7,11 @@ use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Offsets;
 use serde::Serialize;
 
-use crate::flow::api::Served;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
+use crate::flow::served::Served;
 use crate::wire::lists::IdLists;
 use crate::wire::{json, params, tokens};
 
@@ -47,7 +47,7 @@ pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowErr
 fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     fields.require("text")?;
     let text = fields.text("text")?.unwrap_or_default();
     let add_special = fields.flag("add_special")?.unwrap_or(false);
@@ -80,7 +80,7 @@ pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Response, FlowE
 fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Vec<Token>, usize), FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
-    let served = context.api.model_of(&fields, context.caller)?;
+    let served = &context.model(&fields)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
     let vocabulary = &served.text()?.info.vocabulary;

@@ -30,6 +30,33 @@ pub(crate) struct Draft<'a> {
     pub(crate) marks: &'a Marks,
 }
 
+/// What validators are asked about a request that generates nothing. `prompt_tokens`: of its longest text.
+pub(crate) fn question(
+    context: ParseContext<'_>,
+    Target { model, endpoint, .. }: Target<'_>,
+    Draft { body, marks }: Draft<'_>,
+    estimated_cost: u64,
+    prompt_tokens: u32,
+) -> ValidateRequest {
+    let principal = &context.caller.principal;
+    ValidateRequest {
+        endpoint,
+        model: model.to_owned(),
+        tenant: principal.tenant.clone(),
+        principal: principal.name.clone(),
+        marks: marks.clone(),
+        estimated_cost,
+        body: body.to_owned(),
+        prompt_tokens,
+        max_tokens: 0,
+        max_tokens_set: false,
+        temperature: 0.0,
+        top_p: 1.0,
+        n: 1,
+        stream: false,
+    }
+}
+
 /// A request that no validator refused.
 #[derive(Debug)]
 pub(crate) struct Accepted<R> {

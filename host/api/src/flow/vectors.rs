@@ -4,9 +4,9 @@ use std::sync::Arc;
 use camshaft_core::ids::Token;
 use camshaft_core::limits;
 
-use crate::flow::api::Served;
 use crate::flow::context::ParseContext;
 use crate::flow::error::{FlowError, TokenCount};
+use crate::flow::served::Served;
 use crate::wire::fields::Fields;
 use crate::wire::input::{self, BodyInput, InputContent};
 

@@ -1,7 +1,7 @@
 //! `/admin/models/{id}/adapters`: the LoRA adapters of a model, which operators load and unload while it is served.
-use std::path::{Path as FilePath, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::flow::adapters::{self, Adapter, Adapters, NotAdded};
+use crate::flow::adapters::{self, Adapter, Adapters, NotAdded, WantedAdapter};
 use crate::flow::api::Api;
-use crate::flow::backend::Backend;
+use crate::flow::catalog::Entry;
 use crate::flow::error::FlowError;
+use crate::flow::life::AdapterRefusal;
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
 
@@ -66,7 +67,7 @@ struct Wanted {
 /// Lists a model's adapters.
 ///
 /// # Errors
-/// 404 for an unknown model.
+/// 404 for an unknown model, 503 for one that is not in memory.
 pub(crate) async fn list(
     State(api): State<Arc<Api>>,
     id: Result<Path<String>, PathRejection>,
@@ -80,7 +81,7 @@ pub(crate) async fn list(
 ///
 /// # Errors
 /// 400 for a bad body, name or scale, or for a file that is no adapter of the model; 404 for an unknown model; 409 where there is
-/// one of this name, there are as many as may be, or another one is being loaded.
+/// one of this name, there are as many as may be, or the model is being changed; 503 for a model that is not in memory.
 pub(crate) async fn load(
     State(api): State<Arc<Api>>,
     id: Result<Path<String>, PathRejection>,
@@ -89,9 +90,9 @@ pub(crate) async fn load(
     let Path(model) = id?;
     let adapters = of(&api, &model)?;
     let Wanted { id, path, scale } = wanted(body).await?;
-    let load = move || adapters.load(&id, FilePath::new(&path), scale.unwrap_or(1.0), now());
-    let loaded = tokio::task::spawn_blocking(load).await.map_err(ApiError::AdapterTask)?;
-    let adapter = loaded.map_err(ApiError::Adapter)?;
+    let wanted = WantedAdapter { id, path, scale: scale.unwrap_or(1.0) };
+    let (loading, of) = (api.clone(), model.clone());
+    let adapter = asked(move || loading.life.load_adapter(&of, &adapters, &wanted)).await?;
     tracing::info!(model, adapter = adapter.id, digest = %adapter.digest, "an operator loaded an adapter");
     Ok((StatusCode::CREATED, Json(AdapterEntry::new(&model, &adapter))))
 }
@@ -99,13 +100,15 @@ pub(crate) async fn load(
 /// Takes an adapter from new requests. Its memory is freed once the last request that uses it has ended.
 ///
 /// # Errors
-/// 404 for an unknown model or adapter.
+/// 404 for an unknown model or adapter, 409 where the model is being changed, 503 for a model that is not in memory.
 pub(crate) async fn unload(
     State(api): State<Arc<Api>>,
     ids: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Path((model, id)) = ids?;
-    if !of(&api, &model)?.remove(&id) {
+    let adapters = of(&api, &model)?;
+    let (unloading, names) = (api.clone(), (model.clone(), id.clone()));
+    if !asked(move || unloading.life.unload_adapter(&names.0, &adapters, &names.1)).await? {
         return Err(ApiError::NoAdapter { model, id });
     }
     tracing::info!(model, adapter = id, "an operator unloaded an adapter");
@@ -113,12 +116,21 @@ pub(crate) async fn unload(
 }
 
 fn of(api: &Api, id: &str) -> Result<Arc<Adapters>, ApiError> {
-    let model = api.models.iter().find(|model| model.id == id);
-    match model.map(|model| &model.backend) {
-        Some(Backend::Generate(generator)) => Ok(generator.adapters.clone()),
-        Some(_) => Err(ApiError::Adapter(NotAdded::NoSource)),
-        None => Err(FlowError::UnknownModel { id: id.to_owned(), models: Vec::new() }.into()),
-    }
+    let catalog = api.catalog();
+    let unknown = || FlowError::UnknownModel { id: id.to_owned(), models: catalog.entries().map(Entry::id).collect() };
+    let served = catalog.at(id).ok_or_else(unknown)?.open()?;
+    served.adapters().cloned().ok_or(ApiError::Adapter(NotAdded::NoSource))
+}
+
+/// Carries out what reads a file or may wait for a lock.
+async fn asked<T: Send + 'static>(
+    ask: impl FnOnce() -> Result<T, AdapterRefusal> + Send + 'static,
+) -> Result<T, ApiError> {
+    let asked = tokio::task::spawn_blocking(ask).await.map_err(ApiError::AdapterTask)?;
+    asked.map_err(|refusal| match refusal {
+        AdapterRefusal::Model(refusal) => ApiError::Model(refusal),
+        AdapterRefusal::Adapter(refusal) => ApiError::Adapter(refusal),
+    })
 }
 
 async fn wanted(body: Body) -> Result<Wanted, ApiError> {
@@ -129,9 +141,4 @@ async fn wanted(body: Body) -> Result<Wanted, ApiError> {
         false => RequestError::BodyBroken(axum::Error::new(error)),
     })?;
     Ok(serde_json::from_slice(&bytes.to_bytes()).map_err(RequestError::Json)?)
-}
-
-/// Seconds since the Unix epoch.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,16 +1,18 @@
 //! The endpoints that read a body. Each passes it to the flow and sends the flow's response.
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::Method;
 use axum::response::Response;
+use axum::{Extension, Json};
 
 use crate::flow::api::Api;
+use crate::flow::caller::Caller;
 use crate::flow::embeddings;
 use crate::flow::generate;
 use crate::flow::incoming::Incoming;
-use crate::flow::predict as predictions;
+use crate::flow::predict::{self as predictions, Protocol};
 use crate::flow::request::Endpoint;
 use crate::flow::session::{self, Closed};
 use crate::flow::tokenize;
@@ -30,22 +32,25 @@ pub(crate) async fn embed(incoming: Incoming) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn predict(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(predictions::respond(incoming, None).await?)
+    Ok(predictions::respond(incoming, None, Protocol::Own).await?)
 }
 
 /// The path names the model, whose name may contain slashes: `/v1/models/{name}/predict`.
 pub(crate) async fn predict_by(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     rest: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let Path(rest) = rest?;
     let Some(model) = rest.strip_suffix(PREDICT_SUFFIX) else {
+        // Of no model, there is nothing to get, either.
+        api.model_for(&rest, &caller)?;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        return Err(ApiError::MethodNotAllowed { method, path });
+        return Err(ApiError::MethodNotAllowed { method, path, allowed: Some(Method::GET) });
     };
     let incoming = Incoming::from_request(request, &api).await?;
-    Ok(predictions::respond(incoming, Some(model.to_owned())).await?)
+    Ok(predictions::respond(incoming, Some(model.to_owned()), Protocol::Own).await?)
 }
 
 pub(crate) async fn tokenize(incoming: Incoming) -> Result<Response, ApiError> {

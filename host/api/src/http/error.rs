@@ -2,16 +2,18 @@
 use std::error::Error;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::http::{HeaderName, Method, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::policy::{Fault, FaultKind, Hook, ModeError, PolicyAction, Refusal};
 use tokio::task::JoinError;
 
 use crate::flow::adapters::NotAdded;
 use crate::flow::error::{self, FlowError};
+use crate::flow::life::ModelRefusal;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+use crate::wire::open_inference::VERSION;
 
 /// Header lines of a request. Over HTTP/1 the connection refuses more where it parses them.
 pub const MAX_HEADERS: usize = 100;
@@ -31,8 +33,11 @@ pub(crate) enum ApiError {
     /// `meant`: there is such a path with one `/v1` more or less.
     #[error("unknown request URL: {} {}{}", Shown(.method.as_str()), Shown(.path), meant.map(|path| format!("; did you mean {path}?")).unwrap_or_default())]
     UnknownUrl { method: Method, path: String, meant: Option<&'static str> },
-    #[error("{} is not allowed on {}", Shown(.method.as_str()), Shown(.path))]
-    MethodNotAllowed { method: Method, path: String },
+    /// `allowed`: another one is.
+    #[error("{} is not allowed on {}{}", Shown(.method.as_str()), Shown(.path), allowed.as_ref().map(|method| format!("; use {method}")).unwrap_or_default())]
+    MethodNotAllowed { method: Method, path: String, allowed: Option<Method> },
+    #[error("the model {} has the version {VERSION}, and no version {}", Shown(.model), Shown(.version))]
+    UnknownVersion { model: String, version: String },
     #[error("the path cannot be read: {0}")]
     Path(#[from] PathRejection),
     #[error("a request may have at most {MAX_HEADERS} headers, got {count}")]
@@ -73,6 +78,12 @@ pub(crate) enum ApiError {
     Policy(ModeError),
     #[error("a policy could not be changed or examined")]
     PolicyTask(#[source] JoinError),
+    #[error(transparent)]
+    Model(ModelRefusal),
+    #[error("there is no operation {}: it never was, or it ended long ago", Shown(.id))]
+    UnknownOperation { id: String },
+    #[error("a model could not be changed")]
+    ModelTask(#[source] JoinError),
     #[error("the response could not be compressed")]
     Compression(#[source] axum::Error),
     #[error("the configuration could not be reloaded")]
@@ -112,6 +123,7 @@ impl ApiError {
             }
             Self::UnknownUrl { .. } => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::UnknownVersion { .. } => invalid(StatusCode::NOT_FOUND, "model_not_found").param("model".to_owned()),
             Self::Path(_) => invalid(StatusCode::BAD_REQUEST, "invalid_path"),
             Self::TooManyHeaders { .. } => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers"),
             Self::Host(_) => invalid(StatusCode::BAD_REQUEST, "invalid_host"),
@@ -157,7 +169,17 @@ impl ApiError {
             Self::AdapterTask(_) => Answer::internal(INTERNAL, self),
             Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
             Self::Query(_) | Self::QueryText => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
+            Self::UnknownOperation { .. } => invalid(StatusCode::NOT_FOUND, "operation_not_found"),
+            Self::Model(refusal) => match refusal {
+                ModelRefusal::Invalid(_) => Answer::invalid(text()),
+                ModelRefusal::Unknown(_) => invalid(StatusCode::NOT_FOUND, "model_not_found"),
+                ModelRefusal::Exists(_) => invalid(StatusCode::CONFLICT, "model_exists").retry(Retry::Never),
+                ModelRefusal::Busy { .. } => invalid(StatusCode::CONFLICT, "model_busy"),
+                ModelRefusal::Unsupported => invalid(StatusCode::CONFLICT, "unsupported").retry(Retry::Never),
+                ModelRefusal::Ending | ModelRefusal::TooMany { .. } => Answer::unavailable("busy", text(), BUSY_RETRY),
+            },
             Self::PolicyTask(_)
+            | Self::ModelTask(_)
             | Self::Compression(_)
             | Self::ReloadTask(_)
             | Self::Metrics(_)
@@ -169,6 +191,8 @@ impl ApiError {
 }
 
 const INTERNAL: &str = "internal error";
+/// `Retry-After` where too many orders run, in seconds.
+const BUSY_RETRY: u8 = 5;
 
 fn auth_kind(status: u16) -> ErrorType {
     match status {
@@ -181,7 +205,13 @@ fn auth_kind(status: u16) -> ErrorType {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        self.answer().into_response()
+        let mut response = self.answer().into_response();
+        if let Self::MethodNotAllowed { allowed: Some(method), .. } = &self
+            && let Ok(value) = HeaderValue::from_str(method.as_str())
+        {
+            response.headers_mut().insert(header::ALLOW, value);
+        }
+        response
     }
 }
 

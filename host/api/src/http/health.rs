@@ -6,17 +6,24 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use prometheus::{TEXT_FORMAT, TextEncoder};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::flow::api::Api;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
+use crate::flow::readiness::Readiness;
 use crate::http::aliases;
 use crate::http::error::ApiError;
 
-/// 200 as long as the process can answer.
-pub(crate) async fn alive() -> Json<Value> {
-    Json(json!({"status": "ok"}))
+/// 200 as long as the process can answer, with the time since it began and the state of each model.
+pub(crate) async fn alive(State(api): State<Arc<Api>>) -> Json<Value> {
+    let models: Map<String, Value> = api.catalog().entries().map(|entry| (entry.id(), entry.state().into())).collect();
+    Json(json!({"status": "ok", "uptime_seconds": api.readiness.uptime().as_secs(), "models": models}))
+}
+
+/// The same while the server loads, and nobody knows its models yet.
+pub(crate) async fn alive_loading(State(readiness): State<Arc<Readiness>>) -> Json<Value> {
+    Json(json!({"status": "ok", "uptime_seconds": readiness.uptime().as_secs(), "models": {}}))
 }
 
 /// 200 only while the server admits requests and every model is up.

@@ -11,12 +11,16 @@ use axum::routing::get;
 use crate::flow::error::FlowError;
 use crate::flow::readiness::Readiness;
 use crate::http::request_id::{self, X_REQUEST_ID};
-use crate::http::{cors, health, routes};
+use crate::http::{cors, health, inference, open_inference, routes};
+use crate::wire::answer::ErrorNote;
 
 /// The server is alive, so that nobody ends it for being slow; everything else may come again, and is told how far it is.
 /// Pages of these origins are told, too.
 pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Router {
-    let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive).fallback(not_ready));
+    let alive = |router: Router<_>, path: &&str| {
+        let handler = if open_inference::is_under(path) { get(inference::live) } else { get(health::alive_loading) };
+        router.route(path, handler.fallback(not_ready))
+    };
     let routes = routes::ALIVE.iter().fold(Router::new(), alive).fallback(not_ready);
     cors::allow(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
 }
@@ -31,10 +35,14 @@ async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {
     FlowError::NotReady(readiness.loading())
 }
 
-/// Gives the response its request's id.
+/// Gives the response its request's id, and an error the shape of its protocol.
 async fn name(request: Request, next: Next) -> Response {
     let id = HeaderValue::from_str(&request_id::of(request.headers()));
+    let is_open_inference = open_inference::is_under(request.uri().path());
     let mut response = next.run(request).await;
+    if let Some(note) = response.extensions_mut().remove::<ErrorNote>().filter(|_| is_open_inference) {
+        open_inference::write_error(&note.message, &mut response);
+    }
     response.headers_mut().extend(id.ok().map(|id| (X_REQUEST_ID, id)));
     response
 }

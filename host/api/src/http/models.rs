@@ -2,18 +2,19 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::Method;
 use axum::{Extension, Json};
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::flow::adapters::{self, Adapter};
-use crate::flow::api::Api;
+use crate::flow::api::{Api, Listed};
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::http::error::ApiError;
-use crate::wire::tensors::SpecObject;
+use crate::http::paths::PREDICT_SUFFIX;
+use crate::wire::tensor_objects::SpecObject;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelObject {
@@ -137,23 +138,21 @@ impl From<&Model> for ModelObject {
     }
 }
 
-/// The adapters of a model, as models of their own.
-fn adapters_of(model: &Model) -> Vec<ModelObject> {
-    let Backend::Generate(generator) = &model.backend else { return Vec::new() };
-    let object = |adapter: &Arc<Adapter>| ModelObject {
-        id: adapters::name(&model.id, &adapter.id),
-        created: adapter.created,
-        parent: Some(model.id.clone()),
-        ..ModelObject::from(model)
-    };
-    generator.adapters.all().iter().map(object).collect()
+impl From<Listed> for ModelObject {
+    fn from(Listed { name, created, parent }: Listed) -> Self {
+        Self { id: name, object: "model", created, owned_by: "camshaft", parent }
+    }
 }
 
 /// Lists the models that the caller may use, each before its adapters.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
-    let all = api.models.iter().flat_map(|model| std::iter::once(ModelObject::from(model)).chain(adapters_of(model)));
-    let allowed = all.filter(|object| caller.principal.may_use(&object.id));
-    Json(ModelList { object: "list", data: allowed.collect() })
+    let mut data: Vec<ModelObject> = Vec::new();
+    for listed in api.names_for(&caller) {
+        if data.iter().all(|other| other.id != listed.name) {
+            data.push(ModelObject::from(listed));
+        }
+    }
+    Json(ModelList { object: "list", data })
 }
 
 /// Which model `GET /model/info` describes.
@@ -169,7 +168,7 @@ pub(crate) async fn info(
     query: Result<Query<InfoQuery>, QueryRejection>,
 ) -> Result<Json<TensorModelInfo>, ApiError> {
     let Query(InfoQuery { model }) = query.map_err(ApiError::Query)?;
-    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?;
+    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?.served;
     let facts = TensorFacts::from(served.predictor()?);
     Ok(Json(TensorModelInfo { name: served.model.id.clone(), kind: ModelKind::Predict, facts }))
 }
@@ -179,11 +178,17 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    request: Request,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    let model = &api.model_for(&id, &caller)?.model;
-    let mut details = ModelDetails::from(model);
-    // Of its adapters, if that is not its own name.
-    details.object = adapters_of(model).into_iter().find(|object| object.id == id).unwrap_or(details.object);
+    let found = api.model_for(&id, &caller).map_err(|error| {
+        let posts = id.strip_suffix(PREDICT_SUFFIX).is_some_and(|id| api.model_for(id, &caller).is_ok());
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() }
+    })?;
+    let mut details = ModelDetails::from(&found.served.model);
+    if let Some(adapter) = &found.adapter {
+        details.object = ModelObject::from(Listed::of(&found.served.model.id, adapter));
+    }
     Ok(Json(details))
 }

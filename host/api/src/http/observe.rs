@@ -11,11 +11,14 @@ use crate::flow::exchange::{Exchange, Head};
 use crate::flow::readiness;
 use crate::flow::trace;
 use crate::http::error::ApiError;
+use crate::http::open_inference;
 use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::wire::answer::ErrorNote;
 use crate::wire::echo::Shown;
 use crate::wire::quota_headers;
 
+/// Names the model that was asked for, where its fallback answers.
+pub(crate) const FALLBACK_FOR: &str = "x-camshaft-fallback-for";
 /// Value of the label `endpoint` if no route matched.
 const NO_ROUTE: &str = "other";
 
@@ -24,14 +27,21 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     let exchange = Arc::new(begin(&api, &request));
     let keeps_connections = request.version() <= Version::HTTP_11;
     request.extensions_mut().insert(exchange.clone());
+    let is_open_inference = open_inference::is_under(request.uri().path());
     let mut response = next.run(request).await;
     if let Some(note) = response.extensions_mut().remove::<ErrorNote>() {
         exchange.note(&note);
+        if is_open_inference {
+            open_inference::write_error(&note.message, &mut response);
+        }
     }
     exchange.set_status(response.status().as_u16());
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(exchange.id()) {
         headers.insert(X_REQUEST_ID, id);
+    }
+    if let Some(meant) = exchange.instead_of().and_then(|meant| HeaderValue::from_str(meant).ok()) {
+        headers.insert(FALLBACK_FOR, meant);
     }
     if let Some(standings) = exchange.standings() {
         quota_headers::write(standings, headers);

@@ -1,11 +1,18 @@
 //! Routes with more than one path, and what they are called.
 use axum::http::Method;
-use camshaft_core::policy::guarded::{CHAT, EMBEDDINGS, MODEL, PREDICT};
+use camshaft_core::policy::guarded::{CHAT, EMBEDDINGS, MODEL, MODELS, PREDICT};
 
 pub(crate) const CHAT_ALIAS: &str = "/chat";
 pub(crate) const EMBEDDINGS_ALIAS: &str = "/embeddings";
 /// What follows a model's name in the path of its predictions.
 pub(crate) const PREDICT_SUFFIX: &str = "/predict";
+
+/// The Open Inference Protocol's.
+pub(crate) const OPEN_SERVER: &str = "/v2";
+pub(crate) const OPEN_INDEX: &str = "/v2/repository/index";
+pub(crate) const OPEN_MODEL: &str = "/v2/models/{*id}";
+pub(crate) const OPEN_LIVE: &str = "/v2/health/live";
+pub(crate) const OPEN_READY: &str = "/v2/health/ready";
 
 /// The path by which policies know a route: whatever holds for one path of it holds for all.
 pub(crate) fn canonical<'a>(method: &Method, route: &'a str) -> &'a str {
@@ -13,7 +20,10 @@ pub(crate) fn canonical<'a>(method: &Method, route: &'a str) -> &'a str {
         CHAT_ALIAS => CHAT,
         EMBEDDINGS_ALIAS => EMBEDDINGS,
         // Predictions of a model that the path names.
-        MODEL if *method == Method::POST => PREDICT,
+        MODEL | OPEN_MODEL if *method == Method::POST => PREDICT,
+        OPEN_MODEL => MODEL,
+        // What is served here.
+        OPEN_SERVER | OPEN_INDEX => MODELS,
         route => route,
     }
 }

@@ -17,7 +17,8 @@ use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
 use crate::http::{
-    adapter_admin, admin, auth, cors, encoding, endpoints, head, health, models, observe, paths, policy_admin, stats,
+    adapter_admin, admin, auth, cors, encoding, endpoints, head, health, inference, model_admin, models, observe,
+    paths, policy_admin, stats,
 };
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
@@ -52,6 +53,16 @@ impl std::fmt::Debug for Route {
 }
 
 impl Route {
+    /// Its path for people to read: of a path that ends in any text, with what follows the model's name there.
+    pub fn shown(&self) -> String {
+        let end = match (self.path, self.method) {
+            (guarded::MODEL, &Method::POST) => paths::PREDICT_SUFFIX,
+            (paths::OPEN_MODEL, &Method::POST) => "/infer",
+            _ => "",
+        };
+        format!("{}{end}", self.path)
+    }
+
     /// The path by which policies know it. Routes that are the same to them have the same.
     pub fn canonical(&self) -> &'static str {
         paths::canonical(self.method, self.path)
@@ -77,7 +88,7 @@ const fn polled(path: &'static str, access: Access, handler: Handler) -> Route {
 }
 
 /// Where anyone learns that the process can answer.
-pub(crate) const ALIVE: [&str; 2] = ["/healthz", "/health"];
+pub(crate) const ALIVE: [&str; 3] = ["/healthz", "/health", paths::OPEN_LIVE];
 
 const ADAPTERS: &str = "/admin/models/{id}/adapters";
 
@@ -85,8 +96,10 @@ const ADAPTERS: &str = "/admin/models/{id}/adapters";
 pub const ROUTES: &[Route] = &[
     polled(ALIVE[0], Access::Open, || get(health::alive)),
     polled(ALIVE[1], Access::Open, || get(health::alive)),
+    polled(ALIVE[2], Access::Open, || get(inference::live)),
     polled("/readyz", Access::Open, || get(health::ready)),
     polled("/ready", Access::Open, || get(health::ready)),
+    polled(paths::OPEN_READY, Access::Open, || get(inference::ready)),
     polled(guarded::METRICS, Access::Monitoring, || get(health::metrics)),
     getting(guarded::STATS, Access::Monitoring, || get(stats::stats)),
     posting(guarded::CHAT, Access::Guarded, || post(endpoints::chat)),
@@ -96,19 +109,30 @@ pub const ROUTES: &[Route] = &[
     posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
     posting(guarded::PREDICT, Access::Guarded, || post(endpoints::predict)),
     posting(guarded::MODEL, Access::Guarded, || post(endpoints::predict_by)),
+    posting(paths::OPEN_MODEL, Access::Guarded, || post(inference::infer)),
     getting(guarded::MODEL_INFO, Access::Guarded, || get(models::info)),
     getting(guarded::MODELS, Access::Guarded, || get(models::list)),
+    getting(paths::OPEN_SERVER, Access::Guarded, || get(inference::server)),
+    posting(paths::OPEN_INDEX, Access::Guarded, || post(inference::index)),
     getting(guarded::MODEL, Access::Guarded, || get(models::show)),
+    getting(paths::OPEN_MODEL, Access::Guarded, || get(inference::describe)),
     posting(guarded::CLOSE_SESSION, Access::Guarded, || post(endpoints::close_session)),
     posting(guarded::TOKENIZE, Access::Guarded, || post(endpoints::tokenize)),
     posting(guarded::DETOKENIZE, Access::Guarded, || post(endpoints::detokenize)),
     getting("/admin/policies", Access::Operators, || get(policy_admin::policies)),
     posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
     posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),
-    getting("/admin/models", Access::Operators, || get(admin::models)),
+    getting("/admin/models", Access::Operators, || get(model_admin::models)),
+    posting("/admin/models", Access::Operators, || post(model_admin::load)),
+    getting("/admin/models/{id}", Access::Operators, || get(model_admin::model)),
+    deleting("/admin/models/{id}", Access::Operators, || delete(model_admin::unload)),
+    posting("/admin/models/{id}/swap", Access::Operators, || post(model_admin::swap)),
+    posting("/admin/models/{id}/weight", Access::Operators, || post(model_admin::set_weight)),
     getting(ADAPTERS, Access::Operators, || get(adapter_admin::list)),
     posting(ADAPTERS, Access::Operators, || post(adapter_admin::load)),
     deleting("/admin/models/{id}/adapters/{adapter}", Access::Operators, || delete(adapter_admin::unload)),
+    getting("/admin/operations", Access::Operators, || get(model_admin::operations)),
+    getting("/admin/operations/{id}", Access::Operators, || get(model_admin::operation)),
     getting("/admin/config", Access::Operators, || get(admin::config)),
     getting("/admin/workers", Access::Operators, || get(stats::workers)),
     posting("/admin/drain", Access::Operators, || post(admin::drain)),
@@ -187,5 +211,9 @@ async fn unknown_url(request: Request) -> ApiError {
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::MethodNotAllowed { method: request.method().clone(), path: request.uri().path().to_owned() }
+    ApiError::MethodNotAllowed {
+        method: request.method().clone(),
+        path: request.uri().path().to_owned(),
+        allowed: None,
+    }
 }

@@ -69,7 +69,7 @@ pub(crate) async fn stats(State(api): State<Arc<Api>>, caller: Option<Extension<
 async fn own_stats(api: &Api, caller: &Caller) -> OwnStats {
     let tenant = caller.principal.tenant.as_str();
     let mut models = BTreeMap::new();
-    for model in api.models.iter().filter(|model| caller.principal.may_use(&model.id)) {
+    for model in api.catalog().models().filter(|model| caller.principal.may_use(&model.id)) {
         let queue = snapshot(&model.backend).await;
         // Of very many tenants the pool lists those with the most waiting requests.
         let waiting = queue.and_then(|queue| match queue.waiting_by_tenant.get(tenant) {
@@ -84,7 +84,7 @@ async fn own_stats(api: &Api, caller: &Caller) -> OwnStats {
 async fn all_stats(api: &Api) -> Stats {
     let now = Instant::now();
     let mut models = BTreeMap::new();
-    for model in &api.models {
+    for model in api.catalog().models() {
         let queue = snapshot(&model.backend).await;
         let workers = || queue.iter().flat_map(|queue| &queue.workers);
         // The free KV in a worker's facts is lower than the actual one while a request waits inside the worker.
@@ -110,8 +110,8 @@ async fn all_stats(api: &Api) -> Stats {
 
 /// The workers of every model.
 pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
-    let mut models = BTreeMap::new();
-    for model in &api.models {
+    let (mut models, catalog) = (BTreeMap::new(), api.catalog());
+    for model in catalog.models() {
         models.insert(model.id.as_str(), snapshot(&model.backend).await.map(|queue| queue.workers));
     }
     Json(json!({ "models": models }))

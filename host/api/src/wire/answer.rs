@@ -82,6 +82,8 @@ pub(crate) enum Rejection {
 #[derive(Debug, Clone)]
 pub(crate) struct ErrorNote {
     pub(crate) code: String,
+    /// What the client is told.
+    pub(crate) message: String,
     pub(crate) rejection: Option<Rejection>,
     /// Details for the log that the client is not told.
     pub(crate) detail: Option<String>,
@@ -156,7 +158,7 @@ impl Answer {
 
     pub(crate) fn note(&self) -> ErrorNote {
         let code = self.object.code.as_deref().unwrap_or(self.object.kind.as_str()).to_owned();
-        ErrorNote { code, rejection: self.rejection, detail: self.detail.clone() }
+        ErrorNote { code, message: self.object.message.clone(), rejection: self.rejection, detail: self.detail.clone() }
     }
 
     #[cfg(test)]

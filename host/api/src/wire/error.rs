@@ -4,6 +4,7 @@ use std::str::Utf8Error;
 use axum::http::StatusCode;
 
 use crate::wire::answer::{Answer, ErrorType};
+use crate::wire::echo::Shown;
 
 /// A malformed request. The client is at fault, and reads the text.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +16,7 @@ pub(crate) enum RequestError {
     Json(#[source] serde_json::Error),
     #[error("the request body must be a JSON object")]
     NotAnObject,
-    #[error("the request body may hold at most {max} values besides lists of token ids")]
+    #[error("the request body may hold at most {max} values besides lists of token ids and the numbers of tensors")]
     TooManyValues { max: usize },
     #[error("the request body is not UTF-8 (at byte {})", .0.valid_up_to())]
     NotUtf8(#[source] Utf8Error),
@@ -27,8 +28,14 @@ pub(crate) enum RequestError {
     BodyBroken(#[source] axum::Error),
     #[error("compressed request bodies are not accepted")]
     CompressedBody,
-    #[error("the content type must be application/json")]
-    ContentType,
+    #[error("the content type must be {accepted}")]
+    ContentType { accepted: &'static str },
+    /// `bytes`: of the whole body.
+    #[error(
+        "inference-header-content-length must be the bytes of the JSON, at most the body's {bytes}, got {}",
+        Shown(got)
+    )]
+    JsonLength { bytes: usize, got: String },
 }
 
 impl RequestError {
@@ -46,8 +53,11 @@ impl RequestError {
             }
             Self::BodyTimeout => with(StatusCode::REQUEST_TIMEOUT, "timeout"),
             Self::BodyTooLarge { .. } => with(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"),
-            Self::CompressedBody | Self::ContentType => {
+            Self::CompressedBody | Self::ContentType { .. } => {
                 with(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")
+            }
+            Self::JsonLength { .. } => {
+                Answer::invalid(self.to_string()).param("inference-header-content-length".to_owned())
             }
             Self::BodyBroken(_) => Answer::invalid(self.to_string()).code("invalid_body"),
         }

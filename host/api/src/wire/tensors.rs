@@ -1,22 +1,23 @@
-//! Tensors in bodies: read beside the tree of the other fields, and written.
+//! Reads the tensors of a body, beside the tree of its other fields.
 use std::fmt;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use camshaft_core::tensor::{Datatype, Number, Tensor, TensorSpec, volume};
+use camshaft_core::tensor::Datatype;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde::ser::{Serialize, SerializeSeq, Serializer};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+use crate::wire::fields::{Fields, wrong_type};
 use crate::wire::json::{ReadApart, Tree};
 use crate::wire::nested::{AXES, Element, Nested, Reader};
+use crate::wire::written::{BINARY_SIZE, Data, Written};
 
 /// The tensor of a model that takes one.
 pub(crate) const INPUT: &str = "input";
 /// Tensors by their names: an object, or a list of objects that have names.
 pub(crate) const INPUTS: &str = "inputs";
+/// Beginning of the parameters of a tensor that lies in memory which a client shares with a server.
+const SHARED_MEMORY: &str = "shared_memory_";
 /// Tensors of one request.
 pub(crate) const TENSORS: usize = 64;
 /// What a number may take from when it is read until it is part of a tensor, beside what any value of a body takes: its place in a
@@ -28,104 +29,32 @@ pub(crate) fn read_bytes(text: &str) -> usize {
     text.bytes().filter(|&byte| byte == b',' || byte == b'[').count().saturating_add(1).saturating_mul(NUMBER_BYTES)
 }
 
-/// A tensor as a client wrote it.
-#[derive(Debug)]
-pub(crate) struct Written {
-    /// Its path in the body.
-    pub(crate) path: String,
-    /// `None`: the model takes one.
-    pub(crate) name: Option<String>,
-    shape: Option<Vec<usize>>,
-    datatype: Option<Datatype>,
-    data: Data,
-}
-
-#[derive(Debug)]
-enum Data {
-    Numbers(Nested),
-    /// Little-endian bytes.
-    Base64(String),
-}
-
-impl Written {
-    /// The tensor that a model takes, whose numbers have the type `datatype` unless the client names one.
-    ///
-    /// # Errors
-    /// 400: its numbers are not as many as its shape says, or of another type.
-    pub(crate) fn read(self, datatype: Datatype) -> Result<Tensor, RequestError> {
-        let Self { path, shape, data, .. } = self;
-        let datatype = self.datatype.unwrap_or(datatype);
-        let (shape, bytes) = match data {
-            Data::Numbers(Nested { shape: nested, numbers }) => {
-                let shape = shape.unwrap_or(nested);
-                if volume(&shape) != Some(numbers.len()) {
-                    let got = numbers.len();
-                    let message = format!("{path} must have as many numbers as its shape {shape:?} says, got {got}");
-                    return Err(RequestError::field(path, message));
-                }
-                let mut bytes = Vec::with_capacity(numbers.len() * datatype.bytes());
-                let mut wrong = None;
-                let fine = numbers.all(|place, number| {
-                    let is_one = datatype.write(number, &mut bytes);
-                    if !is_one {
-                        wrong = Some((place, number));
-                    }
-                    is_one
-                });
-                if !fine && let Some((place, number)) = wrong {
-                    let number = Shown(&shown(number)).to_string();
-                    let message = format!("number {place} of {path} must be {datatype}, got {number}");
-                    return Err(RequestError::field(path, message));
-                }
-                (shape, bytes)
-            }
-            Data::Base64(text) => {
-                let Some(shape) = shape else {
-                    let path = format!("{path}.shape");
-                    return Err(RequestError::field(path.clone(), format!("{path} is required beside data in base64")));
-                };
-                let bytes = STANDARD.decode(text).map_err(|error| {
-                    RequestError::field(format!("{path}.data"), format!("{path}.data is not base64: {error}"))
-                })?;
-                (shape, bytes)
-            }
-        };
-        Tensor::new(datatype, shape, bytes)
-            .map_err(|error| RequestError::field(path.clone(), format!("{path}: {error}")))
-    }
-
-    /// What policies see in its place.
-    pub(crate) fn summary(&self) -> Value {
-        let shape = match (&self.shape, &self.data) {
-            (Some(shape), _) => Some(shape),
-            (None, Data::Numbers(nested)) => Some(&nested.shape),
-            (None, Data::Base64(_)) => None,
-        };
-        json!({"shape": shape, "datatype": self.datatype})
-    }
-}
-
-fn shown(number: Number) -> String {
-    match number {
-        Number::Bool(number) => number.to_string(),
-        Number::Unsigned(number) => number.to_string(),
-        Number::Signed(number) => number.to_string(),
-        Number::Single(number) => number.to_string(),
-        Number::Double(number) => number.to_string(),
-    }
-}
-
 /// The tensors of a body.
 #[derive(Debug, Default)]
 pub(crate) struct Tensors {
     pub(crate) tensors: Vec<Written>,
+    /// As the Open Inference Protocol writes them: a list, each with its shape and its type.
+    is_open: bool,
     error: Option<RequestError>,
 }
 
 impl Tensors {
+    /// For a body of the Open Inference Protocol.
+    pub(crate) fn open() -> Self {
+        Self { is_open: true, ..Self::default() }
+    }
+
     fn fail<E: Error>(&mut self, error: RequestError) -> E {
         self.error.get_or_insert(error);
         E::custom("not a tensor")
+    }
+
+    fn expected_data(&self) -> &'static str {
+        if self.is_open { "a list of numbers" } else { "a list of numbers, or a string in base64" }
+    }
+
+    fn expected(&self) -> &'static str {
+        if self.is_open { "a list of objects with name, shape, datatype and data" } else { SEVERAL }
     }
 
     fn wrong<E: Error>(&mut self, path: &str, expected: &str) -> E {
@@ -145,7 +74,7 @@ impl Tensors {
 
 impl ReadApart for Tensors {
     fn takes(&self, name: &str) -> bool {
-        name == INPUT || name == INPUTS
+        name == INPUTS || name == INPUT && !self.is_open
     }
 
     fn read<'de, D: Deserializer<'de>>(
@@ -235,7 +164,9 @@ impl<'de> Visitor<'de> for One<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let Self { path, mut name, tree, all } = self;
-        let (mut shape, mut datatype, mut data) = (None, None, None);
+        let is_open = all.is_open;
+        let mut other = None;
+        let (mut shape, mut datatype, mut data, mut behind) = (None, None, None, None);
         while let Some(key) = access.next_key::<String>()? {
             let at = format!("{path}.{key}");
             match key.as_str() {
@@ -243,7 +174,7 @@ impl<'de> Visitor<'de> for One<'_, '_> {
                     // The text of its bytes, or numbers.
                     data = Some(match access.next_value_seed(DataSeed { path: &at, all })? {
                         Some(data) => data,
-                        None => return Err(all.wrong(&at, "a list of numbers, or a string in base64")),
+                        None => return Err(all.wrong(&at, all.expected_data())),
                     });
                 }
                 "shape" => {
@@ -266,13 +197,43 @@ impl<'de> Visitor<'de> for One<'_, '_> {
                     let value = access.next_value_seed(tree)?;
                     name = Some(value.as_str().ok_or_else(|| all.wrong::<A::Error>(&at, "a string"))?.to_owned());
                 }
-                _ => _ = access.next_value_seed(tree)?,
+                "parameters" if is_open => {
+                    let value = access.next_value_seed(tree)?;
+                    behind = read_parameters(&value, &at).map_err(|error| all.fail::<A::Error>(error))?;
+                }
+                _ => {
+                    access.next_value_seed(tree)?;
+                    other.get_or_insert(key);
+                }
             }
         }
-        let Some(data) = data else {
-            let at = format!("{path}.data");
-            return Err(all.fail(RequestError::field(at.clone(), format!("{at} is required"))));
+        let missing = |name: &str, beside: &str| {
+            let at = format!("{path}.{name}");
+            RequestError::field(at.clone(), format!("{at} is required{beside}"))
         };
+        let data = match (data, behind) {
+            (Some(_), Some(_)) => {
+                let at = format!("{path}.data");
+                let message = format!("{at} and {path}.parameters.{BINARY_SIZE} are there, of which one is right");
+                return Err(all.fail(RequestError::field(at, message)));
+            }
+            (Some(data), None) => data,
+            (None, Some(bytes)) => Data::Behind(bytes),
+            (None, None) if is_open => {
+                return Err(all.fail(missing("data", &format!(", or its parameter {BINARY_SIZE}"))));
+            }
+            (None, None) => {
+                // The form for several inputs, under the name for one.
+                let meant = other.filter(|_| path == INPUT).map(|name| {
+                    format!("; tensors by their names are in {INPUTS}: {{\"{INPUTS}\": {{{:?}: …}}}}", Shown(&name))
+                });
+                return Err(all.fail(missing("data", &meant.unwrap_or_default())));
+            }
+        };
+        let absent = [("name", name.is_none()), ("shape", shape.is_none()), ("datatype", datatype.is_none())];
+        if let Some((absent, _)) = absent.into_iter().find(|(_, is_absent)| is_open && *is_absent) {
+            return Err(all.fail(missing(absent, "")));
+        }
         all.add(Written { path, name, shape, datatype, data })
     }
 }
@@ -280,6 +241,26 @@ impl<'de> Visitor<'de> for One<'_, '_> {
 fn read_shape(value: &Value) -> Option<Vec<usize>> {
     let list = value.as_array().filter(|list| list.len() <= AXES)?;
     list.iter().map(|length| length.as_u64().and_then(|length| usize::try_from(length).ok())).collect()
+}
+
+/// The size of a tensor that is behind the JSON, if the parameters of an input at `path` have one.
+fn read_parameters(value: &Value, path: &str) -> Result<Option<usize>, RequestError> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    let fields = Fields::of(value, path)?;
+    if let Some(shared) = value.as_object().and_then(|map| map.keys().find(|name| name.starts_with(SHARED_MEMORY))) {
+        let path = fields.path(&Shown(shared).to_string());
+        return Err(RequestError::field(
+            path.clone(),
+            format!("{path} is not supported: no memory is shared with clients"),
+        ));
+    }
+    let Some(size) = fields.get(BINARY_SIZE) else { return Ok(None) };
+    match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
+        Some(size) => Ok(Some(size)),
+        None => Err(wrong_type(&fields.path(BINARY_SIZE), "a number of bytes", size)),
+    }
 }
 
 /// The `data` of a tensor. `None`: neither numbers nor a string.
@@ -304,7 +285,7 @@ impl<'de> Visitor<'de> for DataSeed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
-        Ok(Some(Data::Base64(value.to_owned())))
+        Ok((!self.all.is_open).then(|| Data::Base64(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
@@ -332,7 +313,7 @@ impl<'de> Visitor<'de> for DataSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
-        Err(self.all.wrong(self.path, "a list of numbers, or a string in base64"))
+        Err(self.all.wrong(self.path, self.all.expected_data()))
     }
 }
 
@@ -348,7 +329,7 @@ const SEVERAL: &str = "an object of tensors by their names, or a list of tensors
 macro_rules! no_tensors {
     ($($visit:ident: $type:ty),*) => {
         $(fn $visit<E: Error>(self, _: $type) -> Result<Value, E> {
-            Err(self.all.wrong(INPUTS, SEVERAL))
+            Err(self.all.wrong(INPUTS, self.all.expected()))
         })*
     };
 }
@@ -367,6 +348,9 @@ impl<'de> Visitor<'de> for Several<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        if self.all.is_open {
+            return Err(self.all.wrong(INPUTS, self.all.expected()));
+        }
         let mut summary = Map::new();
         while let Some(name) = access.next_key::<String>()? {
             let path = format!("{INPUTS}.{}", Shown(&name));
@@ -392,110 +376,6 @@ impl<'de> Visitor<'de> for Several<'_, '_> {
                 value.insert("name".to_owned(), name.into());
             }
             summary.push(value);
-        }
-    }
-}
-
-/// What a model takes or gives, for clients.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct SpecObject {
-    name: String,
-    /// -1: any length.
-    shape: Vec<i64>,
-    datatype: Datatype,
-}
-
-impl From<&TensorSpec> for SpecObject {
-    fn from(spec: &TensorSpec) -> Self {
-        Self { name: spec.name.clone(), shape: spec.dimensions(), datatype: spec.datatype }
-    }
-}
-
-/// A tensor with its shape and its type; its numbers are one list.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct TensorObject<'a> {
-    shape: &'a [usize],
-    datatype: Datatype,
-    data: Flat<'a>,
-}
-
-impl<'a> From<&'a Tensor> for TensorObject<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Self { shape: tensor.shape(), datatype: tensor.datatype(), data: Flat(tensor) }
-    }
-}
-
-#[derive(Debug)]
-struct Flat<'a>(&'a Tensor);
-
-impl Serialize for Flat<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let numbers = self.0.numbers();
-        let mut list = serializer.serialize_seq(Some(numbers.len()))?;
-        for number in numbers {
-            list.serialize_element(&Plain(number))?;
-        }
-        list.end()
-    }
-}
-
-/// A tensor as nested lists.
-#[derive(Debug)]
-pub(crate) struct NestedLists<'a> {
-    tensor: &'a Tensor,
-}
-
-impl<'a> NestedLists<'a> {
-    pub(crate) fn of(tensor: &'a Tensor) -> Self {
-        Self { tensor }
-    }
-}
-
-impl Serialize for NestedLists<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let numbers = std::cell::RefCell::new(self.tensor.numbers());
-        let mut next = || numbers.borrow_mut().next();
-        Level { shape: self.tensor.shape(), next: std::cell::RefCell::new(&mut next) }.serialize(serializer)
-    }
-}
-
-/// The lists of one axis and those within.
-struct Level<'a, 'n> {
-    shape: &'a [usize],
-    next: std::cell::RefCell<&'n mut dyn FnMut() -> Option<Number>>,
-}
-
-impl Serialize for Level<'_, '_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut next = self.next.borrow_mut();
-        let Some((&length, inner)) = self.shape.split_first() else {
-            return (next)().map(Plain).serialize(serializer);
-        };
-        let mut list = serializer.serialize_seq(Some(length))?;
-        for _ in 0..length {
-            let next = std::cell::RefCell::new(&mut **next as &mut dyn FnMut() -> Option<Number>);
-            list.serialize_element(&Level { shape: inner, next })?;
-        }
-        list.end()
-    }
-}
-
-/// A number; one that JSON cannot write, as a string, as it is read.
-struct Plain(Number);
-
-impl Serialize for Plain {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Number::Bool(number) => serializer.serialize_bool(number),
-            Number::Unsigned(number) => serializer.serialize_u64(number),
-            Number::Signed(number) => serializer.serialize_i64(number),
-            Number::Single(number) if number.is_finite() => serializer.serialize_f32(number),
-            Number::Double(number) if number.is_finite() => serializer.serialize_f64(number),
-            number => serializer.serialize_str(match number.to_f64() {
-                number if number.is_nan() => "NaN",
-                number if number > 0.0 => "Infinity",
-                _ => "-Infinity",
-            }),
         }
     }
 }

@@ -1,7 +1,9 @@
+use camshaft_core::tensor::{Number, Tensor};
 use serde_json::json;
 
 use super::*;
 use crate::wire::json::parse_with;
+use crate::wire::tensor_objects::{NestedLists, TensorObject};
 
 fn read(body: &Value) -> Result<(Map<String, Value>, Vec<Written>), String> {
     let mut tensors = Tensors::default();
@@ -67,6 +69,9 @@ fn what_is_no_tensor_is_refused_with_its_path() {
     check(json!({"input": "text"}), "input is no tensor: it holds a string");
     check(json!({"input": [1, 256]}), "number 1 of input must be UINT8, got 256");
     check(json!({"input": [1.5]}), "number 0 of input must be UINT8, got 1.5");
+    check(json!({"input": [1.0]}), "number 0 of input must be UINT8, got 1.0");
+    check(json!({"input": [1, 2.5]}), "number 1 of input must be UINT8, got 2.5");
+    check(json!({"input": [1e40]}), "number 0 of input must be UINT8, got 1e40");
     check(json!({"input": {"shape": [3], "data": [1, 2]}}), "as many numbers as its shape [3] says, got 2");
     check(json!({"input": {"shape": [-1], "data": [1]}}), "input.shape must be a list of at most 16 lengths");
     check(json!({"input": {"shape": [u64::MAX, u64::MAX], "data": [1]}}), "as its shape");

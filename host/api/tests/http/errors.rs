@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use camshaft_api::{
-    Api, ApiOptions, Backend, LocalQuotas, PublicAccess, Readiness, Reloaded, StartError, public_router,
+    Api, ApiOptions, Backend, FixedModels, LocalQuotas, PublicAccess, Readiness, Reloaded, StartError, public_router,
 };
 use camshaft_core::message::{FinishReason, WorkerError};
 use camshaft_core::policy::Rejection;
@@ -23,7 +23,7 @@ const CHAT: &str = "/v1/chat/completions";
 async fn regression_a_model_whose_weights_changed_generates_no_more() {
     let server = Server::new();
     assert_eq!(server.chat(json!({})).await.status, 200);
-    server.api.readiness.set_damaged("demo", "why".to_owned());
+    server.api.model("demo").unwrap().health.set_damaged("why".to_owned());
     for stream in [false, true] {
         let reply = server.chat(json!({"stream": stream})).await;
         assert_eq!(reply.error(503).0, "server_error worker_lost -");
@@ -256,12 +256,13 @@ async fn a_full_pool_is_overload_and_cancels_what_was_submitted() {
 /// An API over one model in the state that a server has while it loads.
 fn loading(template: &str) -> Result<Arc<Api>, StartError> {
     let (pool, _messages) = Pool::stuck(1);
-    let demo = Server::over(Rules::default(), pool).api.models[0].clone();
+    let demo = Server::over(Rules::default(), pool).api.model("demo").unwrap();
     let mut model = demo;
     let Backend::Generate(generator) = &mut model.backend else { panic!("it generates") };
     generator.text.info.chat_template = Some(template.to_owned());
     Api::new(ApiOptions {
         models: vec![model],
+        life: Arc::new(FixedModels),
         policies: Arc::new(Fixed(Arc::new(Rules::default()))),
         registry: prometheus::Registry::new(),
         limits: LIMITS,

@@ -1,6 +1,7 @@
 //! A server with one model in process, and the requests that tests send it.
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use camshaft_api::backend::{Backend, GenerateBackend, Model, TextModel};
+use camshaft_api::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
 use camshaft_api::{
-    AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, LoadedFile, LocalQuotas, PublicAccess,
-    Readiness, Reloaded, admin_router, public_router,
+    AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
+    ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::{AdapterDigest, Token};
@@ -177,17 +178,23 @@ impl Server {
         readiness.set_ready();
         let hold = Arc::new(Hold::default());
         let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
+        let health = ModelHealth::default();
+        health.worker().up();
         let model = |id: &str| Model {
             id: id.into(),
+            naming: Naming::of(id),
+            health: health.clone(),
             created: 1_700_000_000,
             backend: Backend::Generate(GenerateBackend {
                 adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
                 text: TextModel { info: info(), tokenizer: Arc::new(Bytes { hold: hold.clone() }) },
                 pool: pool.sender.clone(),
+                accepts: Arc::new(AtomicBool::new(true)),
             }),
         };
         let api = Api::new(ApiOptions {
             models: vec![model("demo"), model("org/secret")],
+            life: Arc::new(FixedModels),
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
             limits: LIMITS,

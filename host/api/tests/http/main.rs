@@ -10,6 +10,7 @@ mod corpus;
 mod edges;
 mod errors;
 mod fixture;
+mod inference;
 mod logging;
 mod memory;
 mod policies;

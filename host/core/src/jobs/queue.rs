@@ -4,9 +4,9 @@
 //! by their weights (start-time fair queuing, Goyal et al. 1997), and so have the requests of one tenant: a large request's
 //! inputs alternate with those of others. What a tenant has in one class counts as of a higher one for a batch, when
 //! nothing was taken of it for long. How old its requests are does not matter: a backlog is old, and is served all the
-//! time. An idle model takes the first input at once. A busy one waits until a batch is full or the oldest input has
-//! waited for the window.
-use std::collections::BTreeMap;
+//! time. An idle model takes the first input at once. A busy one waits until a batch is full, as many requests wait as
+//! the last batch was of, or the oldest input has waited for the window: a client that is alone never waits for others.
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::gate::{Fill, Gate, Watermarks};
@@ -100,6 +100,8 @@ pub struct JobQueue<I, T> {
     next_id: u64,
     /// One for each class.
     lanes: [Lane; CLASSES.len()],
+    /// Requests of the batch that was computed last.
+    last: usize,
     /// Inputs that wait, and their size.
     inputs: usize,
     size: u64,
@@ -117,6 +119,7 @@ impl<I: Input, T: Clone> JobQueue<I, T> {
             jobs: BTreeMap::new(),
             next_id: 0,
             lanes: Default::default(),
+            last: 0,
             inputs: 0,
             size: 0,
         }
@@ -233,7 +236,9 @@ impl<I: Input, T: Clone> JobQueue<I, T> {
         let oldest = self.jobs.values().filter(|job| job.waits()).map(|job| job.arrived).min()?;
         let full = self.size >= u64::from(self.batch.size) || self.inputs >= self.batch.inputs;
         let was_idle = busy_until.is_none_or(|until| oldest >= until + self.batch.window);
-        if full || was_idle { Some(now) } else { Some(oldest + self.batch.window) }
+        // Whoever had an answer just now may ask again.
+        let expects_more = self.waiting() < self.last;
+        if full || was_idle || !expects_more { Some(now) } else { Some(oldest + self.batch.window) }
     }
 
     /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
@@ -293,6 +298,7 @@ impl<I: Input, T: Clone> JobQueue<I, T> {
     /// Records that a batch was computed.
     pub fn computed(&mut self, batch: &[BatchInput<I, T>]) {
         let mut done = Vec::new();
+        self.last = batch.iter().map(|input| input.job).collect::<BTreeSet<_>>().len();
         for input in batch {
             let Some(job) = self.jobs.get_mut(&input.job) else { continue };
             job.computed += 1;

@@ -47,7 +47,9 @@ fn a_batch_is_due_at_once_when_idle_and_after_the_window_when_busy() {
     assert_eq!(queue.due(ms(0), None), None);
     queue.submit(job('a', ms(10), &[7])).unwrap();
     assert_eq!(queue.due(ms(10), None), Some(ms(10)));
-    assert_eq!(batch(&mut queue, ms(12)), ['a']);
+    queue.submit(job('x', ms(11), &[7])).unwrap();
+    queue.submit(job('y', ms(11), &[7])).unwrap();
+    assert_eq!(batch(&mut queue, ms(12)), ['a', 'x', 'y']);
     queue.submit(job('b', ms(13), &[7])).unwrap();
     queue.submit(job('c', ms(15), &[7])).unwrap();
     let busy_until = Some(ms(12));
@@ -214,6 +216,28 @@ fn what_nobody_wants_any_more_is_dropped_wherever_it_is() {
     assert!(queue.check());
     assert_eq!(batch(&mut queue, ms(1)), ['a', 'c']);
     assert_eq!((queue.running(), queue.waiting()), (0, 0));
+}
+
+#[test]
+fn a_client_that_is_alone_waits_for_nobody_and_several_wait_until_all_are_there() {
+    let mut queue = queue();
+    let mut busy_until = None;
+    for at in [0, 1, 2, 3] {
+        queue.submit(job('a', ms(at), &[7])).unwrap();
+        assert_eq!(queue.due(ms(at), busy_until), Some(ms(at)), "one after the other");
+        batch(&mut queue, ms(at));
+        busy_until = Some(ms(at));
+    }
+    for owner in ['a', 'b', 'c'] {
+        queue.submit(job(owner, ms(4), &[7])).unwrap();
+    }
+    assert_eq!(batch(&mut queue, ms(4)), ['a', 'b', 'c']);
+    for owner in ['a', 'b'] {
+        queue.submit(job(owner, ms(5), &[7])).unwrap();
+        assert_eq!(queue.due(ms(5), Some(ms(4))), Some(ms(5) + WINDOW), "of three");
+    }
+    queue.submit(job('c', ms(6), &[7])).unwrap();
+    assert_eq!(queue.due(ms(6), Some(ms(4))), Some(ms(6)), "all are there");
 }
 
 /// Owners of all inputs of a batch each second.

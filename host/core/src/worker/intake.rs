@@ -25,7 +25,7 @@ impl Intake {
     /// # Errors
     /// The request does not fit this worker, or a policy that it needs faulted.
     pub(super) fn prepare(&mut self, start: Box<Start>, need: u32) -> Result<Sequence, WorkerError> {
-        let refuse = |why: String| Err(WorkerError::Refused(why));
+        let refuse = |why: String| Err(WorkerError::Refused(format!("the request cannot run: {why}")));
         let prompt_tokens = start.prompt.len() as u32;
         if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
             return refuse(format!("prompt of {prompt_tokens} tokens, context of {}", self.limits.context_tokens));

@@ -30,7 +30,7 @@ pub enum ConfigError {
     Lost { path: PathBuf, lost: Lost },
     #[error("{source} ({origin})")]
     MisplacedKey { source: MisplacedKey, origin: Source },
-    #[error("{entry} is no model so far, and has no path ({origin})")]
+    #[error("{entry} is no model so far, and has no path and no source ({origin})")]
     NoSuchModel { entry: String, origin: Source },
     #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("; "))]
     Values(Vec<Refused>),

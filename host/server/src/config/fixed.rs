@@ -1,13 +1,12 @@
 //! The half of the configuration that takes a restart to change.
 use std::path::PathBuf;
 
-use camshaft_engine::Numa;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
-use super::model::ModelConfig;
 use super::quantity::{ByteSize, DurationValue};
+use super::registry::Models;
 
 /// Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,8 +17,7 @@ pub struct Fixed {
     /// Serve everybody on any address when no auth policy is in force.
     pub allow_anonymous: bool,
     pub admin: Admin,
-    /// The models to serve. Without any: the one in the binary.
-    pub model: Vec<ModelConfig>,
+    pub models: Models,
     pub cache: CacheDisk,
     pub limits: ConnectionLimits,
     pub tls: Tls,
@@ -35,7 +33,7 @@ impl Default for Fixed {
             listen: Listen::loopback(8080),
             allow_anonymous: false,
             admin: Admin::default(),
-            model: vec![ModelConfig::default()],
+            models: Models::default(),
             cache: CacheDisk::default(),
             limits: ConnectionLimits::default(),
             tls: Tls::default(),
@@ -241,12 +239,5 @@ impl Telemetry {
     /// `None`: spans go nowhere.
     pub fn endpoint(&self) -> Option<&str> {
         Some(self.otlp_endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
-    }
-}
-
-impl Fixed {
-    /// The same for all models.
-    pub fn numa(&self) -> Numa {
-        self.model.first().map(|model| model.numa.wanted()).unwrap_or_default()
     }
 }

@@ -264,12 +264,17 @@ pub(super) fn project(half: &Json, node: &Node) -> Option<Value> {
 fn resolved(schema: &Json, value: &Value, source: &Source) -> Value {
     match (value.as_str(), tree::directory(source)) {
         (Some(text), Some(directory))
-            if schema["format"] == "path" && !text.is_empty() && schema["x-builtin"] != text =>
+            if schema["format"] == "path" && !text.is_empty() && !is_builtin(schema, text) =>
         {
             Value::String(directory.join(text).to_string_lossy().into_owned())
         }
         _ => value.clone(),
     }
+}
+
+/// Whether a text names what is in the program, not a file.
+fn is_builtin(schema: &Json, text: &str) -> bool {
+    schema["x-builtin"].as_array().is_some_and(|names| names.iter().any(|name| name == text))
 }
 
 /// JSON schema (2020-12) of the configuration file.

@@ -3,23 +3,48 @@ use std::path::PathBuf;
 
 use camshaft_core::pool::Watermarks;
 use camshaft_core::sizes::{self, Machine};
+use camshaft_engine::Numa;
 use camshaft_policy::{GrantEntry, Grants, WrongGrant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
+use super::model::ModelConfig;
 use super::quantity::{ByteSize, DurationValue};
 
 /// Takes effect at a reload, without touching a running stream.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Live {
+    /// The models to serve. Without any: the one in the binary.
+    pub model: Vec<ModelConfig>,
     pub queue: Queue,
     pub cache: CacheMemory,
     pub policy: Policy,
     pub limits: RequestLimits,
     pub log: LogLevel,
     pub shutdown: Shutdown,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            model: vec![ModelConfig::default()],
+            queue: Queue::default(),
+            cache: CacheMemory::default(),
+            policy: Policy::default(),
+            limits: RequestLimits::default(),
+            log: LogLevel::default(),
+            shutdown: Shutdown::default(),
+        }
+    }
+}
+
+impl Live {
+    /// The same for all models.
+    pub fn numa(&self) -> Numa {
+        self.model.first().map(|model| model.numa.wanted()).unwrap_or_default()
+    }
 }
 
 /// Requests that wait.

@@ -123,21 +123,7 @@ impl Sources {
 
     fn read(&self, file: Option<&str>) -> Result<(Config, Node), ConfigError> {
         let keys = Keys::new();
-        let tree = self.merged(file, &keys)?;
-        let refused = |wrong: Vec<Wrong>| ConfigError::values(wrong, &tree);
-        let wrong = keys.check(&tree);
-        if !wrong.is_empty() {
-            return Err(refused(wrong));
-        }
-        let live: Live = extract(&keys.live, &tree).map_err(|wrong| refused(vec![wrong]))?;
-        let fixed: Fixed = extract(&keys.fixed, &tree).map_err(|wrong| refused(vec![wrong]))?;
-        let mut config = Config { live, fixed, origins: Origins::of(&tree) };
-        config.complete();
-        let wrong = validate::validate(&config, &tree);
-        if !wrong.is_empty() {
-            return Err(refused(wrong));
-        }
-        Ok((config, tree))
+        checked(self.merged(file, &keys)?, &keys)
     }
 
     fn merged(&self, file: Option<&str>, keys: &Keys) -> Result<Node, ConfigError> {
@@ -162,13 +148,49 @@ impl Sources {
             place(&mut tree, keys, setting)?;
         }
         for (entry, source) in added {
-            if tree.at(&format!("{entry}.path")).is_none() {
+            let has = |key: &str| tree.at(&format!("{entry}.{key}")).is_some();
+            if !has("path") && !has("source") {
                 return Err(ConfigError::NoSuchModel { entry, origin: source });
             }
         }
         complete_models(&mut tree)?;
         Ok(tree)
     }
+}
+
+/// A tree of values as a configuration, if nothing is wrong with it.
+fn checked(tree: Node, keys: &Keys) -> Result<(Config, Node), ConfigError> {
+    let refused = |wrong: Vec<Wrong>| ConfigError::values(wrong, &tree);
+    let wrong = keys.check(&tree);
+    if !wrong.is_empty() {
+        return Err(refused(wrong));
+    }
+    let live: Live = extract(&keys.live, &tree).map_err(|wrong| refused(vec![wrong]))?;
+    let fixed: Fixed = extract(&keys.fixed, &tree).map_err(|wrong| refused(vec![wrong]))?;
+    let mut config = Config { live, fixed, origins: Origins::of(&tree) };
+    config.complete();
+    let wrong = validate::validate(&config, &tree);
+    if !wrong.is_empty() {
+        return Err(refused(wrong));
+    }
+    Ok((config, tree))
+}
+
+/// A model as an order describes it, with the keys of `[[model]]`. `null` is a key that is not there.
+///
+/// # Errors
+/// An unknown key, or a value of the wrong type or out of bounds.
+pub(crate) fn model_of(settings: serde_json::Map<String, serde_json::Value>) -> Result<ModelConfig, ConfigError> {
+    let source = Source::Order;
+    let given = settings.into_iter().filter(|(_, value)| !value.is_null());
+    let table = given.map(|(key, value)| Ok((key, value_of(&value)?))).collect::<Result<toml::Table, ConfigError>>()?;
+    let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
+    tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
+    let models = toml::Table::from_iter([("model".to_owned(), Value::Array(vec![Value::Table(table)]))]);
+    tree.merge(Node::of(Value::Table(models), &source));
+    complete_models(&mut tree)?;
+    let (mut config, _) = checked(tree, &Keys::new())?;
+    Ok(config.live.model.remove(0))
 }
 
 /// `model.1` of `model.1.path`.

@@ -2,11 +2,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use camshaft_api::Naming;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
 use camshaft_core::sizes::{KvLayout, Wishes};
 use camshaft_engine::{AdapterOptions, FlashAttention, KvType, Numa};
+use camshaft_registry::Source;
+use camshaft_tensor::BackendChoice;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +17,9 @@ use super::auto::Auto;
 use super::origins::Origins;
 use super::quantity::DurationValue;
 
-/// Names the model in the binary where a path is expected.
+/// Name the models in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
+pub(super) const DIGITS: &str = "digits";
 /// Drafted by a draft model unless a number is set.
 const DRAFT_TOKENS: u32 = 4;
 
@@ -25,9 +29,13 @@ const DRAFT_TOKENS: u32 = 4;
 pub struct ModelConfig {
     /// The name that clients use. Unset: the file's name without its ending.
     pub id: String,
-    /// The GGUF file, or the ONNX file (its name ends with .onnx). Unset or "demo": the model in the binary.
-    #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
+    /// The GGUF file, the ONNX file (its name ends with .onnx), or the weights (.mpk, .bpk, .safetensors, .pt, .pth) or the manifest
+    /// (.toml) of another tensor model. Unset or "demo": the model in the binary that generates. "digits": the one that classifies.
+    #[schemars(extend("format" = "path", "x-builtin" = ["demo", "digits"]))]
     pub path: Option<PathBuf>,
+    /// Where the model is pulled from if it is not in the cache of models, instead of `path`: "hf:ORG/REPO/FILE@REV",
+    /// "https://..." with `sha256`, "ollama:NAME:TAG" or "HOST/NAMESPACE/NAME:TAG".
+    pub source: Option<String>,
     /// SHA-256 digest that the file must have, in hexadecimal. Of a split model: the digest of its parts' digests.
     pub sha256: Option<String>,
     /// Map the file instead of copying it into memory. Faster to start, and processes share the memory; but if the file is
@@ -53,8 +61,11 @@ pub struct ModelConfig {
     pub kv_on_gpu: bool,
     /// Compute attention in one piece, without the matrix of all scores. "auto": where model and device allow it.
     pub flash_attention: FlashKey,
-    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of an ONNX file.
+    /// What the model is served for. "auto": what its file says it was made for. "predict": tensors, of a tensor model's file.
     pub kind: KindKey,
+    /// What computes a tensor model of weights and a manifest. "cpu", "wgpu": a GPU, and the CPU where there is none. "auto": the CPU,
+    /// unless the program was built for GPUs.
+    pub backend: BackendKey,
     /// Another way to write kind = "embed".
     pub embeddings: bool,
     /// Contexts that share the weights, each with a thread and a KV cache of its own.
@@ -88,6 +99,14 @@ pub struct ModelConfig {
     /// times as much where more prompts wait for each stream.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
+    /// Rows of tensors that requests of several clients are computed together with, at most. One request may have more. 1: each is
+    /// computed alone.
+    #[schemars(range(min = 1, max = limits::BATCH_ROWS))]
+    pub batch_size: u32,
+    /// How long a request to a tensor model that is busy waits for as many others as the last batch was of. A client that is alone
+    /// never waits.
+    #[schemars(extend("x-maximum" = "1s"))]
+    pub batch_window: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
@@ -105,6 +124,24 @@ pub struct ModelConfig {
     /// A smaller model of the same vocabulary that drafts. Unset: drafts repeat what stands in the text.
     #[schemars(extend("format" = "path"))]
     pub draft_model: Option<PathBuf>,
+    /// Its part of the requests that name no version, among the weights of all models whose ids are `name@version` with the same
+    /// name. One tenant, or one session, stays with one version.
+    #[schemars(range(min = 0.0, max = 1_000_000.0))]
+    pub weight: f64,
+    /// Other names of the model, or of all its versions.
+    #[schemars(length(max = 16))]
+    pub aliases: Vec<String>,
+    /// The model that answers while this one is loading, is broken or has a full queue; the response's header
+    /// `x-camshaft-fallback-for` then names this one.
+    pub fallback: Option<String>,
+    /// When the model is loaded. "on-demand": when a request asks for it, which waits.
+    pub load: LoadKey,
+    /// Unload the model when no request has asked for it for so long; the next one loads it again. Unset: it stays.
+    #[schemars(extend("x-minimum" = "1s"))]
+    pub keep_alive: Option<DurationValue>,
+    /// How another version takes its place while the server runs. "beside": it is loaded beside it, and then takes over;
+    /// "replace": the old one ends first, for which requests wait.
+    pub swap: SwapKey,
     /// Who wrote these keys.
     #[serde(skip)]
     pub origins: Origins,
@@ -115,6 +152,7 @@ impl Default for ModelConfig {
         Self {
             id: String::new(),
             path: None,
+            source: None,
             sha256: None,
             mmap: true,
             mlock: false,
@@ -126,6 +164,7 @@ impl Default for ModelConfig {
             kv_on_gpu: true,
             flash_attention: FlashKey::default(),
             kind: KindKey::default(),
+            backend: BackendKey::default(),
             embeddings: false,
             workers: 1,
             sequences: Auto::Auto,
@@ -136,12 +175,20 @@ impl Default for ModelConfig {
             kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
             step_target: DurationValue::millis(6),
+            batch_size: limits::DEFAULT_BATCH_ROWS,
+            batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
             adapter: Vec::new(),
             lora: None,
             lora_scale: 1.0,
             draft_tokens: None,
             draft_model: None,
+            weight: 1.0,
+            aliases: Vec::new(),
+            fallback: None,
+            load: LoadKey::default(),
+            keep_alive: None,
+            swap: SwapKey::default(),
             origins: Origins::default(),
         }
     }
@@ -173,30 +220,50 @@ impl Default for AdapterConfig {
 pub enum ModelSource {
     /// The demo model in the binary.
     Demo,
+    /// The classifier in the binary.
+    Digits,
     File(PathBuf),
+    /// Has to be pulled, and has a path then.
+    Remote(String),
 }
 
 /// What a model's file is read by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     Gguf,
-    Onnx,
+    /// Of a tensor model.
+    Tensors,
 }
 
 impl Format {
     /// By the name of the file.
     pub fn of(path: &Path) -> Self {
-        let is_onnx = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx"));
-        if is_onnx { Self::Onnx } else { Self::Gguf }
+        let is_tensors = path.as_os_str() == DIGITS || camshaft_tensor::is_tensor_model(path);
+        if is_tensors { Self::Tensors } else { Self::Gguf }
     }
 }
 
 impl ModelConfig {
     pub fn source(&self) -> ModelSource {
-        match &self.path {
-            None => ModelSource::Demo,
-            Some(path) if path.as_os_str() == DEMO => ModelSource::Demo,
-            Some(path) => ModelSource::File(path.clone()),
+        match (&self.path, &self.source) {
+            (None, Some(source)) => ModelSource::Remote(source.clone()),
+            (None, None) => ModelSource::Demo,
+            (Some(path), _) if path.as_os_str() == DEMO => ModelSource::Demo,
+            (Some(path), _) if path.as_os_str() == DIGITS => ModelSource::Digits,
+            (Some(path), _) => ModelSource::File(path.clone()),
+        }
+    }
+
+    /// Its file, by whose name its format is known; of a bundled model, its name.
+    pub fn file_name(&self) -> PathBuf {
+        match self.source() {
+            ModelSource::Demo => DEMO.into(),
+            ModelSource::Digits => DIGITS.into(),
+            ModelSource::File(path) => path,
+            // Checked when the configuration was read.
+            ModelSource::Remote(source) => {
+                Source::parse(&source).map(|source| source.file_name()).unwrap_or_default().into()
+            }
         }
     }
 
@@ -204,8 +271,10 @@ impl ModelConfig {
     pub(super) fn complete(&mut self) {
         if self.id.is_empty() {
             self.id = match self.source() {
-                ModelSource::Demo => DEMO.to_owned(),
-                ModelSource::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+                ModelSource::Remote(source) => {
+                    Source::parse(&source).map(|source| source.default_id()).unwrap_or_default()
+                }
+                _ => self.file_name().file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             };
         }
         for adapter in self.adapter.iter_mut().filter(|adapter| adapter.id.is_empty()) {
@@ -256,10 +325,52 @@ impl ModelConfig {
         }
     }
 
+    /// How clients reach it.
+    pub fn naming(&self) -> Naming {
+        let (name, version) = match self.id.split_once('@') {
+            Some((name, version)) => (name, Some(version.to_owned())),
+            None => (self.id.as_str(), None),
+        };
+        let (aliases, fallback) = (self.aliases.clone(), self.fallback.clone());
+        Naming { name: name.to_owned(), version, weight: self.weight, aliases, fallback }
+    }
+
+    /// Its kind, as far as it is known before its file is read.
+    pub fn expected_kind(&self) -> Option<ModelKind> {
+        self.kind.wanted().or_else(|| match (self.source(), Format::of(&self.file_name())) {
+            (ModelSource::Demo, _) => Some(ModelKind::Generate),
+            (_, Format::Tensors) => Some(ModelKind::Predict),
+            (_, Format::Gguf) => None,
+        })
+    }
+
+    /// Whether it may be taken out of memory while nobody uses it.
+    pub fn may_sleep(&self) -> bool {
+        self.load == LoadKey::OnDemand || self.keep_alive.is_some()
+    }
+
     /// The sequences that a batch must have room for.
     pub(super) fn least_sequences(&self) -> u32 {
         self.sequences.set().unwrap_or(1)
     }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub enum LoadKey {
+    #[default]
+    Start,
+    OnDemand,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum SwapKey {
+    #[default]
+    Beside,
+    Replace,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -281,6 +392,34 @@ impl KindKey {
             Self::Generate => Some(ModelKind::Generate),
             Self::Embed => Some(ModelKind::Embed),
             Self::Predict => Some(ModelKind::Predict),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum BackendKey {
+    #[default]
+    Auto,
+    Cpu,
+    Wgpu,
+}
+
+impl BackendKey {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+        }
+    }
+
+    pub fn choice(self) -> BackendChoice {
+        match self {
+            Self::Auto => BackendChoice::Auto,
+            Self::Cpu => BackendChoice::Cpu,
+            Self::Wgpu => BackendChoice::Wgpu,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Configuration by flags.
 use std::path::PathBuf;
 
+use camshaft_registry::Source as ModelSource;
 use toml::{Table, Value};
 
 use super::error::ConfigError;
@@ -9,7 +10,7 @@ use super::tree::Source;
 /// What the command line says.
 #[derive(Debug, Clone, Default)]
 pub struct Overrides {
-    /// GGUF files, or `demo`.
+    /// Files, `demo`, or sources that are pulled.
     pub models: Vec<String>,
     pub listen: Option<String>,
     pub admin_listen: Option<String>,
@@ -115,7 +116,10 @@ impl Overrides {
 
     /// The flags that were given, each with its key and value.
     fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str, Value)> {
-        let entry = |path: &String| Value::from(Table::from_iter([("path".to_owned(), Value::from(path.as_str()))]));
+        let entry = |model: &String| {
+            let key = if ModelSource::is_remote(model) { "source" } else { "path" };
+            Value::from(Table::from_iter([(key.to_owned(), Value::from(model.as_str()))]))
+        };
         let models: Vec<Value> = self.models.iter().map(entry).collect();
         let dir = self.policy_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
         let flags = [

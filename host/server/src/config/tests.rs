@@ -46,7 +46,7 @@ fn without_anything_it_serves_the_demo_model_on_loopback() {
     let Config { live, fixed, .. } = config;
     assert_eq!(fixed.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(fixed.admin.listen.to_string(), "127.0.0.1:9090");
-    let [model] = &fixed.model[..] else { panic!("one model") };
+    let [model] = &live.model[..] else { panic!("one model") };
     assert_eq!((model.id.as_str(), model.source()), ("demo", ModelSource::Demo));
     assert_eq!(live.shutdown.drain.0, Duration::from_secs(30));
     assert_eq!(live.queue.watermarks().low, 192);
@@ -202,6 +202,9 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nkv-reserve = \"some\"", "kv-reserve"),
         ("[[model]]\nkv-layout = \"paged\"", "kv-layout"),
         ("[[model]]\nstep-target = \"0s\"", "model.0.step-target"),
+        ("[[model]]\nbatch-size = 0", "model.0.batch-size must be between 1 and 4096, got 0"),
+        ("[[model]]\nbatch-size = 4097", "model.0.batch-size must be between 1 and 4096, got 4097"),
+        ("[[model]]\nbatch-window = \"1001ms\"", "model.0.batch-window"),
         ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.1.id"),
         ("not toml", ":1: is not TOML"),
     ] {
@@ -219,14 +222,45 @@ fn sizes_and_spans_have_units() {
 }
 
 #[test]
+fn a_model_has_a_path_or_a_source_and_is_called_after_its_file() {
+    let model = |text: &str| file(&format!("[[model]]\n{text}")).map(|config| config.live.model[0].clone());
+    for (source, id) in [
+        ("hf:org/repo/a/x-00001-of-00002.gguf@v1", "x"),
+        ("ollama:me/llama3:8b", "llama3"),
+        ("registry.example.org/me/llama3:8b", "llama3"),
+    ] {
+        let model = model(&format!("source = \"{source}\"")).unwrap();
+        assert_eq!((model.id.as_str(), model.source()), (id, ModelSource::Remote(source.to_owned())));
+    }
+    let digest = "0".repeat(64);
+    assert!(model(&format!("source = \"https://h/x.gguf\"\nsha256 = \"{digest}\"")).is_ok());
+    assert!(model(&format!("source = \"https://h/x.gguf#sha256={digest}\"")).is_ok());
+    for (text, words) in [
+        ("source = \"https://h/x.gguf\"", "needs the file's digest"),
+        ("source = \"hf:a/b/c\"\npath = \"x\"", "path as well"),
+        ("source = \"x.gguf\"", "path is for files"),
+        ("source = \"\"", "must have 1 to 4096 bytes"),
+    ] {
+        let error = model(text).unwrap_err();
+        assert!(error.contains(words) && error.contains("model.0.source"), "{error}");
+    }
+    let flags = Overrides { models: vec!["hf:a/b/c.gguf".into(), "d.gguf".into()], ..Overrides::default() };
+    let models = load(None, &[], &flags).unwrap().live.model;
+    assert_eq!(models[0].source(), ModelSource::Remote("hf:a/b/c.gguf".into()));
+    assert_eq!(models[1].source(), ModelSource::File("d.gguf".into()));
+    let added = load(None, &[], &set(&["model.1.source=ollama:x"])).unwrap().live.model;
+    assert_eq!(added[1].id, "x");
+}
+
+#[test]
 fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     let config = file("[policy]\ndir = \"p\"\n[[model]]\npath = \"m/x.gguf\"").unwrap();
     let dir = std::env::temp_dir();
     assert_eq!(config.live.policy.dir, dir.join("p"));
-    assert_eq!(config.fixed.model[0].source(), ModelSource::File(dir.join("m/x.gguf")));
-    assert_eq!(config.fixed.model[0].id, "x");
+    assert_eq!(config.live.model[0].source(), ModelSource::File(dir.join("m/x.gguf")));
+    assert_eq!(config.live.model[0].id, "x");
     let demo = file("[[model]]\npath = \"demo\"").unwrap();
-    assert_eq!(demo.fixed.model[0].source(), ModelSource::Demo);
+    assert_eq!(demo.live.model[0].source(), ModelSource::Demo);
     let flags = Overrides {
         models: vec!["y.gguf".into(), "demo".into()],
         policy_dir: Some("q".into()),
@@ -234,8 +268,8 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     };
     let config = load(Some("[[model]]\npath = \"m/x.gguf\""), &[], &flags).unwrap();
     assert_eq!(config.live.policy.dir, PathBuf::from("q"));
-    assert_eq!(config.fixed.model[0].source(), ModelSource::File("y.gguf".into()));
-    assert_eq!(config.fixed.model[1].source(), ModelSource::Demo);
+    assert_eq!(config.live.model[0].source(), ModelSource::File("y.gguf".into()));
+    assert_eq!(config.live.model[1].source(), ModelSource::Demo);
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Source {
     Environment(String),
     /// The flag, and for `--set` its key.
     Flag(String),
+    /// Of an operator, over the admin listener.
+    Order,
 }
 
 impl fmt::Display for Source {
@@ -27,6 +29,7 @@ impl fmt::Display for Source {
             Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag(flag) => write!(f, "flag {flag}"),
+            Self::Order => f.write_str("order"),
         }
     }
 }
@@ -252,7 +255,7 @@ fn plain_value(value: &DeValue<'_>) -> Value {
 pub(super) fn directory(source: &Source) -> Option<PathBuf> {
     match source {
         Source::File { path, .. } => path.parent().map(Path::to_owned),
-        Source::Default | Source::Environment(_) | Source::Flag(_) => None,
+        Source::Default | Source::Environment(_) | Source::Flag(_) | Source::Order => None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use camshaft_api::is_adapter_name;
 use camshaft_core::limits;
 use camshaft_policy::WrongGrant;
+use camshaft_registry::Source;
 
 use super::auto::Auto;
 use super::fixed::{ClientAuth, Fixed};
@@ -11,7 +12,7 @@ use super::keys::Wrong;
 use super::live::Live;
 use super::model::{FlashKey, KindKey, KvLayoutKey, KvTypeKey, ModelConfig};
 use super::telling;
-use super::tree::{Node, Source};
+use super::tree::{Node, Source as Origin};
 use super::whole::Config;
 
 /// Everything that is wrong. `tree` tells what was set from what is a default.
@@ -19,8 +20,8 @@ pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     live(&config.live, tree, &mut wrong);
     fixed(&config.fixed, tree, &mut wrong);
-    for (i, model) in config.fixed.model.iter().enumerate() {
-        let earlier = &config.fixed.model[..i];
+    for (i, model) in config.live.model.iter().enumerate() {
+        let earlier = &config.live.model[..i];
         one_model(model, earlier, &mut |key, why| wrong.push(Wrong::new(format!("model.{i}.{key}"), why)));
     }
     wrong
@@ -98,7 +99,7 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
 
 /// Whether a key has a value from somewhere, rather than its default.
 fn is_set(tree: &Node, key: &str) -> bool {
-    !matches!(tree.source(key), None | Some(Source::Default))
+    !matches!(tree.source(key), None | Some(Origin::Default))
 }
 
 fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
@@ -114,6 +115,8 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
     {
         wrong("sha256", format!("must be 64 hexadecimal digits, got {digest:?}"));
     }
+    naming(model, earlier, wrong);
+    source(model, wrong);
     let files = [("path", &model.path), ("lora", &model.lora), ("draft-model", &model.draft_model)];
     for (key, path) in files {
         if let Some(path) = path.as_ref().filter(|path| path.as_os_str().as_bytes().contains(&0)) {
@@ -189,6 +192,66 @@ fn adapters(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut
     if let Some(other) = earlier.iter().find(|other| is_adapter_of(other, &model.id) || is_adapter_of(model, &other.id))
     {
         wrong("id", format!("must not be the name of an adapter: {:?} and {:?} are one name", model.id, other.id));
+    }
+}
+
+/// Checks a model beside others that are served.
+///
+/// # Errors
+/// Which of its values clashes with one of theirs.
+pub(crate) fn beside<'a>(model: &ModelConfig, others: impl Iterator<Item = &'a ModelConfig>) -> Result<(), String> {
+    let (others, mut wrong) = (others.cloned().collect::<Vec<_>>(), None);
+    one_model(model, &others, &mut |key, why| _ = wrong.get_or_insert(format!("{key} {why}")));
+    wrong.map_or(Ok(()), Err)
+}
+
+/// Names that lead to one model only, or to the versions of one.
+fn naming(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
+    let naming = model.naming();
+    if naming.name.is_empty()
+        || naming.version.as_ref().is_some_and(|version| version.is_empty() || version.contains('@'))
+    {
+        wrong("id", format!("must be a name, or a name and a version (name@version), got {:?}", model.id));
+    }
+    let is_bad = |name: &String| name.is_empty() || name.chars().count() > 256 || name.chars().any(char::is_control);
+    if let Some(alias) = model.aliases.iter().find(|alias| is_bad(alias)) {
+        wrong(
+            "aliases",
+            format!("must have 1 to 256 characters each, none of them a control character, got {alias:?}"),
+        );
+    }
+    for other in earlier {
+        let its = other.naming();
+        if let Some(alias) = model.aliases.iter().find(|alias| **alias == other.id || **alias == its.name) {
+            wrong("aliases", format!("must be other names than those of models, got {alias:?}"));
+        }
+        let both = model.aliases.iter().find(|alias| its.name != naming.name && its.aliases.contains(alias));
+        if let Some(alias) = both {
+            wrong("aliases", format!("must lead to one model, got {alias:?}, which {:?} has, too", other.id));
+        }
+        if let Some(alias) = its.aliases.iter().find(|alias| **alias == model.id || **alias == naming.name) {
+            wrong("id", format!("must be another than the alias {alias:?} of {:?}", other.id));
+        }
+    }
+    if let Some(fallback) = model.fallback.as_ref().filter(|to| is_bad(to) || **to == model.id || **to == naming.name) {
+        wrong("fallback", format!("must be the name of another model, got {fallback:?}"));
+    }
+}
+
+fn source(model: &ModelConfig, wrong: &mut impl FnMut(&str, String)) {
+    let Some(text) = &model.source else { return };
+    if model.path.is_some() {
+        wrong("source", "is set, and path as well: a model has one of them".to_owned());
+    }
+    match Source::parse(text) {
+        Err(error) => wrong("source", format!("{error}")),
+        Ok(Source::Path(_)) => {
+            wrong("source", format!("must be pulled from somewhere, path is for files, got {text:?}"))
+        }
+        Ok(Source::Url { sha256: None, .. }) if model.sha256.is_none() => {
+            wrong("source", "needs the file's digest: sha256, or #sha256=HEX behind the address".to_owned());
+        }
+        Ok(_) => {}
     }
 }
 

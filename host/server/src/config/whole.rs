@@ -17,7 +17,7 @@ impl Config {
     pub(super) fn complete(&mut self) {
         let low = self.live.queue.low_watermark();
         self.live.queue.low_watermark = Some(low);
-        for (number, model) in self.fixed.model.iter_mut().enumerate() {
+        for (number, model) in self.live.model.iter_mut().enumerate() {
             model.complete();
             model.origins = self.origins.below(&format!("model.{number}"));
         }

@@ -37,7 +37,7 @@ fn regression_keys_of_a_model_reach_the_models_that_flags_name() {
         ..set(&["model.1.embeddings=true", "model.0.id=7"])
     };
     let config = load(Some("[[model]]\npath = \"c.gguf\"\nsequences = 3"), &[], &flags).unwrap();
-    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
+    let [a, b] = &config.live.model[..] else { panic!("two models") };
     assert_eq!((a.id.as_str(), a.kind, a.sequences), ("7", KindKey::Auto, Auto::Auto));
     assert_eq!((b.id.as_str(), b.kind), ("b", KindKey::Embed));
     let keys = keys(&[], flags);
@@ -56,7 +56,7 @@ fn regression_models_can_be_given_by_environment() {
         ("CAMSHAFT_MODEL__1__CONTEXT_TOKENS", "512"),
     ];
     let config = load(None, &environment, &Overrides::default()).unwrap();
-    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
+    let [a, b] = &config.live.model[..] else { panic!("two models") };
     assert_eq!((a.id.as_str(), a.context_tokens), ("a", Auto::Auto));
     assert_eq!(
         (b.id.as_str(), b.context_tokens, b.source()),
@@ -68,7 +68,7 @@ fn regression_models_can_be_given_by_environment() {
     // Over a file's models, too; and one more.
     let text = "[[model]]\npath = \"c.gguf\"\nworkers = 2\n";
     let config = load(Some(text), &environment, &Overrides::default()).unwrap();
-    assert_eq!((config.fixed.model[0].workers, config.fixed.model.len()), (2, 2));
+    assert_eq!((config.live.model[0].workers, config.live.model.len()), (2, 2));
     for (name, value, word) in [
         ("CAMSHAFT_MODEL__2__PATH", "d.gguf", "the next is model.1"),
         ("CAMSHAFT_MODEL__1__SEQUENCES", "4", "no path"),
@@ -83,7 +83,7 @@ fn regression_models_can_be_given_by_environment() {
 #[test]
 fn a_key_of_text_takes_any_text() {
     let config = load(None, &[("CAMSHAFT_MODEL__0__ID", "7")], &set(&["log.format=\"json\""])).unwrap();
-    assert_eq!((config.fixed.model[0].id.as_str(), config.fixed.log.format), ("7", LogFormat::Json));
+    assert_eq!((config.live.model[0].id.as_str(), config.fixed.log.format), ("7", LogFormat::Json));
     let error = load(None, &[("CAMSHAFT_QUEUE__TIMEOUT", "")], &Overrides::default()).unwrap_err();
     assert!(error.contains("time span"), "{error}");
 }
@@ -117,5 +117,5 @@ fn regression_a_flag_and_a_setting_of_the_same_thing_are_refused() {
     let apart = ["policy={poll=\"1s\"}", "admin.token-file=/t", "model.0={id=\"first\"}", "model.1.path=b.gguf"];
     let config = load(None, &[], &given(&apart)).unwrap();
     assert_eq!(config.live.policy.dir, PathBuf::from("/p"));
-    assert_eq!(config.fixed.model.len(), 2);
+    assert_eq!(config.live.model.len(), 2);
 }

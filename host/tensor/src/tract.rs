@@ -1,32 +1,32 @@
-//! A model that is ready to be computed, and the memory that this takes.
-use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+//! An ONNX model that tract computes, and the memory that this takes.
+use std::borrow::Cow;
+use std::sync::Arc;
 
-use camshaft_core::tensor::{Computing, Datatype, Signature, Tensor};
+use camshaft_core::tensor::{Datatype, Tensor};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::{Symbol, SymbolValues, TDim, TypedFact};
 use tract_onnx::tract_core::ops::scan::OptScan;
 
-use crate::facts::Facts;
+use crate::joined::{self, Requests};
+use crate::quiet::{OUT_OF_RANGE, quietly};
 
-/// A loaded model. Workers share it.
+/// A prepared model. Workers share it.
 #[derive(Debug)]
-pub struct TensorModel {
-    pub facts: Facts,
-    pub signature: Signature,
+pub(crate) struct Plan {
     pub(crate) plan: Arc<TypedRunnableModel>,
     /// The symbols of the inputs' axes: those with an axis of any length, in the order of the inputs.
     pub(crate) symbols: Vec<Vec<Option<Symbol>>>,
 }
 
-impl Computing for TensorModel {
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
+impl Plan {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let values = self.values(shapes)?;
         model_bytes(self.plan.model(), &values)
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
+    /// See [`Computing`](camshaft_core::tensor::Computing).
+    pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let (values, model) = (self.values(shapes)?, self.plan.model());
         let length = |axis: &TDim| usize::try_from(axis.eval(&values).to_i64().ok()?).ok();
         let outlets = model.output_outlets().ok()?.iter();
@@ -62,7 +62,7 @@ fn fact_bytes(fact: &TypedFact, values: &SymbolValues) -> Option<u64> {
     }
 }
 
-impl TensorModel {
+impl Plan {
     /// The lengths of the inputs' axes by their symbols.
     fn values(&self, shapes: &[&[usize]]) -> Option<SymbolValues> {
         let mut values = SymbolValues::default();
@@ -76,43 +76,30 @@ impl TensorModel {
         Some(values)
     }
 
-    /// Computes one tensor for each input, which [`Signature::check`] accepts.
+    /// Computes one tensor for each input, of the shapes that the model takes.
     ///
     /// # Errors
     /// The runtime says why it cannot compute these numbers.
-    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-        let inputs = inputs.iter().map(to_runtime).collect::<Result<TVec<TValue>, String>>()?;
+    pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        let inputs = inputs.iter().map(|input| to_runtime(&[input])).collect::<Result<_, _>>()?;
+        self.compute(inputs)?.iter().map(from_runtime).collect()
+    }
+
+    /// Computes several requests at once. Returns what each of them gets.
+    ///
+    /// # Errors
+    /// As [`Plan::run`]; one of them is at fault, perhaps.
+    pub(crate) fn run_together(&self, requests: &Requests<'_>) -> Result<Vec<Vec<Tensor>>, String> {
+        let inputs = requests.inputs()?.iter().map(|parts| to_runtime(parts)).collect::<Result<_, _>>()?;
+        let outputs = self.compute(inputs)?;
+        requests.answers(outputs.iter().map(|output| split(output, requests)))
+    }
+
+    fn compute(&self, inputs: TVec<TValue>) -> Result<TVec<TValue>, String> {
         // Numbers that index something may have it panic. Each run has a state of its own, which is gone then.
         let run = quietly(|| self.plan.run(inputs)).ok_or_else(|| OUT_OF_RANGE.to_owned())?;
-        let outputs = run.map_err(|error| format!("{error:#}"))?;
-        outputs.iter().map(from_runtime).collect()
+        run.map_err(|error| format!("{error:#}"))
     }
-}
-
-/// What the runtime panics at.
-const OUT_OF_RANGE: &str =
-    "a number is out of range for an operation, such as an index that a table does not have, or a division by zero";
-
-thread_local! {
-    /// Whether a panic of this thread is expected, and told in another way.
-    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `act`; `None` if it panics. A client can cause that as often as it likes, so the log has nothing of it.
-pub(crate) fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !IS_QUIET.get() {
-                usual(panic);
-            }
-        }));
-    });
-    IS_QUIET.set(true);
-    let done = catch_unwind(AssertUnwindSafe(act));
-    IS_QUIET.set(false);
-    done.ok()
 }
 
 pub(crate) fn to_datum(datatype: Datatype) -> DatumType {
@@ -137,24 +124,43 @@ pub(crate) fn to_datatype(datum: DatumType) -> Option<Datatype> {
     Datatype::ALL.into_iter().find(|&datatype| to_datum(datatype) == datum)
 }
 
-fn to_runtime(tensor: &Tensor) -> Result<TValue, String> {
-    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(tensor.datatype()), tensor.shape());
+/// One tensor of several, one after the other along their first axes.
+fn to_runtime(parts: &[&Tensor]) -> Result<TValue, String> {
+    let (datatype, shape) = joined::stacked(parts)?;
+    let made = tract_onnx::prelude::Tensor::zero_dt(to_datum(datatype), &shape);
     let mut made = made.map_err(|error| format!("{error:#}"))?;
-    let bytes = made.as_bytes_mut();
-    if bytes.len() != tensor.bytes().len() {
-        return Err(format!("a tensor of {} bytes became one of {}", tensor.bytes().len(), bytes.len()));
+    let (bytes, expected) = (made.as_bytes_mut(), parts.iter().map(|part| part.bytes().len()).sum::<usize>());
+    if bytes.len() != expected {
+        return Err(format!("tensors of {expected} bytes became one of {}", bytes.len()));
     }
-    bytes.copy_from_slice(tensor.bytes());
+    let mut rest = bytes;
+    for part in parts {
+        let (own, after) = rest.split_at_mut(part.bytes().len());
+        own.copy_from_slice(part.bytes());
+        rest = after;
+    }
     Ok(made.into_tvalue())
 }
 
+fn split(value: &TValue, requests: &Requests<'_>) -> Result<Vec<Tensor>, String> {
+    let numbers = plain(value)?;
+    requests.split(datatype_of(&numbers)?, numbers.shape(), numbers.as_bytes())
+}
+
 fn from_runtime(value: &TValue) -> Result<Tensor, String> {
-    // Sizes of tensors are expressions to the runtime, and numbers to everybody else.
-    let numbers = match value.datum_type() {
-        DatumType::TDim => value.cast_to_dt(DatumType::I64).map_err(|error| format!("{error:#}"))?,
-        _ => std::borrow::Cow::Borrowed(&**value),
-    };
-    let datatype =
-        to_datatype(numbers.datum_type()).ok_or_else(|| format!("an output of type {:?}", value.datum_type()))?;
-    Tensor::new(datatype, numbers.shape().to_vec(), numbers.as_bytes().to_vec()).map_err(|error| error.to_string())
+    let numbers = plain(value)?;
+    let (datatype, shape) = (datatype_of(&numbers)?, numbers.shape().to_vec());
+    Tensor::new(datatype, shape, numbers.as_bytes().to_vec()).map_err(|error| error.to_string())
+}
+
+/// Sizes of tensors are expressions to the runtime, and numbers to everybody else.
+fn plain(value: &TValue) -> Result<Cow<'_, tract_onnx::prelude::Tensor>, String> {
+    match value.datum_type() {
+        DatumType::TDim => value.cast_to_dt(DatumType::I64).map_err(|error| format!("{error:#}")),
+        _ => Ok(Cow::Borrowed(&**value)),
+    }
+}
+
+fn datatype_of(numbers: &tract_onnx::prelude::Tensor) -> Result<Datatype, String> {
+    to_datatype(numbers.datum_type()).ok_or_else(|| format!("an output of type {:?}", numbers.datum_type()))
 }

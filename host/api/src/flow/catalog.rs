@@ -1,0 +1,231 @@
+//! The models that clients can ask for, published as one set: which model a name leads to.
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use camshaft_core::engine::ModelKind;
+
+use crate::flow::backend::{Model, Naming};
+use crate::flow::error::FlowError;
+use crate::flow::served::Served;
+
+/// Fallbacks that are followed one after the other.
+const MAX_FALLBACKS: usize = 8;
+
+/// A model that clients can ask for.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    /// How they reach it.
+    pub(crate) naming: Naming,
+    pub(crate) held: Held,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    /// In memory.
+    Served(Arc<Served>),
+    /// Configured, and not in memory. `kind`: as far as it is known before the model is loaded.
+    Absent { kind: Option<ModelKind>, absence: Absence },
+}
+
+/// Why a model is not in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Absence {
+    /// The next request loads it.
+    Asleep,
+    Loading,
+    /// It could not be loaded, for this reason.
+    Failed(String),
+}
+
+impl Entry {
+    pub(crate) fn id(&self) -> String {
+        self.naming.id()
+    }
+
+    pub(crate) fn served(&self) -> Option<&Arc<Served>> {
+        match &self.held {
+            Held::Served(served) => Some(served),
+            Held::Absent { .. } => None,
+        }
+    }
+
+    /// The model, if it is in memory.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn open(&self) -> Result<&Arc<Served>, FlowError> {
+        match &self.held {
+            Held::Served(served) => Ok(served),
+            Held::Absent { absence: Absence::Asleep, .. } => Err(FlowError::Asleep(self.id())),
+            Held::Absent { absence: Absence::Loading, .. } => Err(FlowError::ModelLoading(self.id())),
+            Held::Absent { absence: Absence::Failed(_), .. } => Err(FlowError::ModelFailed(self.id())),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> Option<ModelKind> {
+        match &self.held {
+            Held::Served(served) => Some(served.model.kind()),
+            Held::Absent { kind, .. } => *kind,
+        }
+    }
+
+    /// For those who watch the server.
+    pub(crate) fn state(&self) -> &'static str {
+        match &self.held {
+            Held::Served(served) if served.model.health.damage().is_some() => "damaged",
+            Held::Served(served) if !served.model.health.is_healthy() => "unhealthy",
+            Held::Served(_) => "ready",
+            Held::Absent { absence: Absence::Asleep, .. } => "asleep",
+            Held::Absent { absence: Absence::Loading, .. } => "loading",
+            Held::Absent { absence: Absence::Failed(_), .. } => "failed",
+        }
+    }
+
+    /// Requests that have begun with it and not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        // The entry itself is one of those who hold it.
+        self.served().map_or(0, |served| Arc::strong_count(served).saturating_sub(1))
+    }
+
+    /// Whether a request can be computed by it now.
+    fn is_open(&self) -> bool {
+        self.served().is_some_and(|served| served.serves().is_ok() && served.accepts())
+    }
+
+    /// Whether a request that waits will be computed by it.
+    fn wakes(&self) -> bool {
+        matches!(self.held, Held::Absent { absence: Absence::Asleep, .. })
+    }
+}
+
+/// What a name leads to.
+#[derive(Debug)]
+pub(crate) struct Route<'a> {
+    pub(crate) entry: &'a Entry,
+    /// The model that was meant, where another one stands in for it.
+    pub(crate) instead_of: Option<String>,
+}
+
+/// All models, in the order in which they were configured or loaded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Catalog {
+    entries: Vec<Entry>,
+}
+
+impl Catalog {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// The models in memory.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Model> {
+        self.served().map(|served| &served.model)
+    }
+
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Arc<Served>> {
+        self.entries.iter().filter_map(Entry::served)
+    }
+
+    /// The model of this id.
+    pub(crate) fn at(&self, id: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.id() == id)
+    }
+
+    /// Puts an entry in the place of the one with its id, or at the end. Returns what was there.
+    pub(crate) fn put(&mut self, entry: Entry) -> Option<Entry> {
+        let id = entry.id();
+        match self.entries.iter_mut().find(|old| old.id() == id) {
+            Some(old) => Some(std::mem::replace(old, entry)),
+            None => {
+                self.entries.push(entry);
+                None
+            }
+        }
+    }
+
+    /// Changes how the model of this id is reached. Whether there is one.
+    pub(crate) fn rename(&mut self, id: &str, naming: &Naming) -> bool {
+        let entry = self.entries.iter_mut().find(|entry| entry.id() == id);
+        entry.map(|entry| entry.naming.clone_from(naming)).is_some()
+    }
+
+    pub(crate) fn remove(&mut self, id: &str) -> Option<Entry> {
+        let at = self.entries.iter().position(|entry| entry.id() == id)?;
+        Some(self.entries.remove(at))
+    }
+
+    /// What another name of a model stands for: its id, the name that its versions share, or an alias of either.
+    pub(crate) fn named(&self, asked: &str) -> Vec<&Entry> {
+        if let Some(entry) = self.at(asked) {
+            // Without a version it may be one of several that share the name.
+            let shares = |other: &&Entry| other.naming.name == asked;
+            return if entry.naming.version.is_some() {
+                vec![entry]
+            } else {
+                self.entries.iter().filter(shares).collect()
+            };
+        }
+        let of_name: Vec<&Entry> = self.entries.iter().filter(|entry| entry.naming.name == asked).collect();
+        if !of_name.is_empty() {
+            return of_name;
+        }
+        self.entries.iter().filter(|entry| entry.naming.aliases.iter().any(|alias| alias == asked)).collect()
+    }
+
+    /// The model whose adapter is asked for: of several versions one that has it, or may have it once it is in memory.
+    pub(crate) fn adapted(&self, base: &str, adapter: &str, who: u64) -> Option<&Entry> {
+        let mut versions = self.named(base);
+        let has = |served: &Arc<Served>| served.adapters().is_some_and(|all| all.find(adapter).is_some());
+        versions.retain(|entry| entry.served().is_none_or(has));
+        weighted(&versions, who)
+    }
+
+    /// The model that `asked` leads to: of several versions the one that the weights give to `who`, the hash of a tenant or a
+    /// session; in the place of one that cannot be used now, its fallback, unless a request can wait for it.
+    /// `may_use`: whether the caller may use a fallback.
+    pub(crate) fn route(&self, asked: &str, who: u64, may_use: impl Fn(&Naming) -> bool) -> Option<Route<'_>> {
+        let entry = weighted(&self.named(asked), who)?;
+        if entry.is_open() {
+            return Some(Route { entry, instead_of: None });
+        }
+        let mut next = entry;
+        for _ in 0..MAX_FALLBACKS {
+            let Some(name) = &next.naming.fallback else { break };
+            let Some(fallback) = weighted(&self.named(name), who).filter(|to| may_use(&to.naming)) else { break };
+            if fallback.is_open() || (fallback.wakes() && !entry.wakes()) {
+                return Some(Route { entry: fallback, instead_of: Some(entry.id()) });
+            }
+            next = fallback;
+        }
+        Some(Route { entry, instead_of: None })
+    }
+}
+
+/// The one whose share of the weights `who` falls into. Without any weight, the first.
+fn weighted<'a>(entries: &[&'a Entry], who: u64) -> Option<&'a Entry> {
+    let weight = |entry: &&Entry| entry.naming.weight.max(0.0);
+    let total: f64 = entries.iter().map(weight).sum();
+    // 53 bits are what a float holds exactly.
+    let mut at = (who >> 11) as f64 / (1u64 << 53) as f64 * total;
+    for entry in entries {
+        if weight(entry) > 0.0 && at < weight(entry) {
+            return Some(entry);
+        }
+        at -= weight(entry);
+    }
+    entries.iter().rev().find(|entry| weight(entry) > 0.0).or(entries.first()).copied()
+}
+
+/// Whom a split between versions keeps with one of them.
+pub(crate) fn who(tenant: &str, session: Option<&str>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match session {
+        Some(session) => (tenant, session).hash(&mut hasher),
+        None => tenant.hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+#[path = "catalog_tests.rs"]
+mod tests;

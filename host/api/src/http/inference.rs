@@ -1,0 +1,111 @@
+//! The endpoints of the Open Inference Protocol, `/v2`.
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+
+use crate::flow::api::Api;
+use crate::flow::backend::PredictBackend;
+use crate::flow::caller::Caller;
+use crate::flow::error::FlowError;
+use crate::flow::predict::{self, Protocol};
+use crate::http::body;
+use crate::http::error::ApiError;
+use crate::http::open_inference::{Asks, ModelPath};
+use crate::wire::open_inference::{IndexedModel, ModelMetadata, ServerMetadata, VERSION};
+use crate::wire::tensor_objects::SpecObject;
+
+pub(crate) async fn live() -> Json<Value> {
+    Json(json!({"live": true}))
+}
+
+/// As `/readyz`.
+pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
+    api.readiness.ready().map(|()| Json(json!({"ready": true})))
+}
+
+pub(crate) async fn server() -> Json<ServerMetadata> {
+    Json(ServerMetadata::OWN)
+}
+
+/// Lists the models that the caller may use. The request's body is not read: all are listed, ready or not.
+pub(crate) async fn index(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Response {
+    let states: Vec<(String, Result<(), FlowError>)> = api.states_for(&caller);
+    let model = |(name, serves): &'_ (String, Result<(), FlowError>)| -> Value {
+        let state = if serves.is_ok() { "READY" } else { "UNAVAILABLE" };
+        let reason = serves.as_ref().err().map_or(String::new(), ToString::to_string);
+        json!(IndexedModel { name, version: VERSION, state, reason })
+    };
+    Json(states.iter().map(model).collect::<Vec<_>>()).into_response()
+}
+
+/// What a model takes and gives, or whether it is ready.
+pub(crate) async fn describe(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    rest: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let Path(rest) = rest?;
+    let path = ModelPath::read(&rest);
+    let served = api.model_for(path.name, &caller)?.served;
+    check_version(&path)?;
+    match path.asks {
+        Asks::Infer => Err(not_allowed(&request, Method::POST)),
+        Asks::Ready => {
+            served.serves()?;
+            Ok(Json(json!({"name": path.name, "ready": true})).into_response())
+        }
+        Asks::Metadata => Ok(Json(metadata(path.name, served.predictor()?)).into_response()),
+    }
+}
+
+pub(crate) async fn infer(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    rest: Result<Path<String>, PathRejection>,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    let Path(rest) = rest?;
+    let path = ModelPath::read(&rest);
+    match api.model_for(path.name, &caller) {
+        // It is waked once the body has been read.
+        Ok(_) | Err(FlowError::Asleep(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    check_version(&path)?;
+    if path.asks != Asks::Infer {
+        return Err(not_allowed(&request, Method::GET));
+    }
+    let incoming = body::open_inference(&mut request, &api).await?;
+    Ok(predict::respond(incoming, Some(path.name.to_owned()), Protocol::OpenInference).await?)
+}
+
+fn metadata<'a>(name: &'a str, model: &PredictBackend) -> ModelMetadata<'a> {
+    let specs = |specs: &[camshaft_core::tensor::TensorSpec]| specs.iter().map(SpecObject::from).collect();
+    ModelMetadata {
+        name,
+        versions: [VERSION],
+        platform: format!("{}_{}", model.info.backend, model.info.format),
+        inputs: specs(&model.signature.inputs),
+        outputs: specs(&model.signature.outputs),
+    }
+}
+
+fn check_version(path: &ModelPath<'_>) -> Result<(), ApiError> {
+    match path.version {
+        Some(version) if version != VERSION => {
+            Err(ApiError::UnknownVersion { model: path.name.to_owned(), version: version.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn not_allowed(request: &Request, allowed: Method) -> ApiError {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    ApiError::MethodNotAllowed { method, path, allowed: Some(allowed) }
+}

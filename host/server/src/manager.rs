@@ -1,0 +1,300 @@
+//! The models of the running server: loads, swaps and unloads them by orders of operators and by what the configuration says,
+//! wakes those that sleep, and puts those to sleep that nobody uses.
+mod adapting;
+mod book;
+mod change;
+mod keeper;
+mod settings;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use camshaft_api::{
+    Absence, Adapter, AdapterRefusal, Adapters, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence,
+    WantedAdapter, Woken,
+};
+use camshaft_core::sizes::Machine;
+use camshaft_core::threads::Spawner;
+use serde_json::{Map, Value};
+use tokio::sync::{oneshot, watch};
+
+use self::state::{Origin, Resident, State};
+use crate::cache_plan::CacheShare;
+use crate::config::{LoadKey, ModelConfig, Models};
+use crate::error::ServerError;
+use crate::start::Starter;
+use crate::tuning::Tuning;
+use crate::weights::{Engines, Weights};
+use crate::weights_watch::WeightsWatch;
+
+/// What a manager is made of.
+#[derive(Debug)]
+pub(crate) struct ManagerSetup {
+    pub(crate) starter: Starter,
+    pub(crate) engines: Engines,
+    /// As it was when its memory was divided.
+    pub(crate) machine: Machine,
+    /// Digests of weights are wanted.
+    pub(crate) digest: bool,
+    pub(crate) files: Arc<WeightsWatch>,
+    /// Of the prefix cache.
+    pub(crate) share: Arc<Mutex<CacheShare>>,
+    pub(crate) tuning: watch::Sender<Tuning>,
+    /// For the threads of operations.
+    pub(crate) spawner: Spawner,
+    /// Where models are pulled to.
+    pub(crate) cache: Models,
+}
+
+/// Owns what is known of all models, and has one thread for each operation.
+#[derive(Debug)]
+pub(crate) struct Manager {
+    setup: ManagerSetup,
+    api: OnceLock<Weak<Api>>,
+    /// Whose turn it is to load: contexts are made one after the other.
+    turn: Mutex<()>,
+    state: Mutex<State>,
+    me: Weak<Self>,
+}
+
+impl Manager {
+    pub(crate) fn new(setup: ManagerSetup) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            setup,
+            api: OnceLock::new(),
+            turn: Mutex::default(),
+            state: Mutex::default(),
+            me: me.clone(),
+        })
+    }
+
+    /// From now on models can be changed.
+    pub(crate) fn bind(&self, api: &Arc<Api>) {
+        // Bound once, after the load.
+        let _ = self.api.set(Arc::downgrade(api));
+        self.sleepers().into_iter().for_each(|config| self.say_asleep(api, &config));
+    }
+
+    /// Starts a model that was loaded with the server. `number`: its number among all models; `config`: as it was written.
+    ///
+    /// # Errors
+    /// As [`Starter::start`].
+    pub(crate) fn start(&self, number: usize, weights: &Weights, config: &ModelConfig) -> Result<Model, ServerError> {
+        let started = self.setup.starter.start(number, weights)?;
+        let mut resident = Resident::new(config.clone(), Origin::File);
+        resident.hold(number, weights, &started);
+        self.setup.files.add(&weights.config().id, &started.model.health, &weights.loaded.mapped_files());
+        self.state().residents.insert(weights.config().id.clone(), resident);
+        Ok(started.model)
+    }
+
+    /// Notes a model that is not loaded before somebody asks for it.
+    pub(crate) fn note_asleep(&self, config: ModelConfig) {
+        self.state().residents.insert(config.id.clone(), Resident::new(config, Origin::File));
+    }
+
+    /// Carries out what the file says otherwise than before: loads, swaps and unloads in the background.
+    pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
+        for config in new {
+            let before = old.iter().find(|before| before.id == config.id);
+            let failed = self.state().residents.get(&config.id).is_some_and(Resident::has_failed);
+            if failed || before.is_none_or(|before| !state::same(before, config)) {
+                self.want(config);
+            }
+        }
+        let gone = old.iter().filter(|before| new.iter().all(|config| config.id != before.id));
+        for before in gone {
+            self.want_gone(&before.id);
+        }
+    }
+
+    fn want(&self, config: &ModelConfig) {
+        let id = &config.id;
+        let mut state = self.state();
+        let Some(resident) = state.residents.get_mut(id) else {
+            state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::File));
+            drop(state);
+            return self.begin_wanted(config);
+        };
+        if resident.operation.is_some() {
+            resident.next = Some(Some(config.clone()));
+            return;
+        }
+        resident.origin = Origin::File;
+        let (wanted, listed) = (resident.followed(config), config.adapter.clone());
+        if resident.is_loaded() && !state::same_weights(&resident.config, config) {
+            drop(state);
+            let begun = self.begin(Change::Swap, id, move |manager, order| {
+                manager.swap_to(order, wanted)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
+            return told(id, begun);
+        }
+        if !resident.is_loaded() {
+            (resident.config, resident.listed) = (wanted, listed);
+            drop(state);
+            return self.begin_wanted(config);
+        }
+        let before = std::mem::replace(&mut resident.config, wanted.clone());
+        let same_adapters = before.adapter == wanted.adapter;
+        resident.config.adapter = before.adapter;
+        drop(state);
+        if let Some(api) = self.api() {
+            api.set_naming(&config.naming());
+        }
+        if same_adapters {
+            return;
+        }
+        let begun = self.begin(Change::Adapters, id, move |manager, order| {
+            manager.set_adapters(order, wanted.adapter)?;
+            manager.note_listed(order, listed);
+            Ok(())
+        });
+        told(id, begun);
+    }
+
+    /// Loads a model that is to be in memory, and says of the others that they sleep.
+    fn begin_wanted(&self, config: &ModelConfig) {
+        let Some(api) = self.api() else { return };
+        if config.load == LoadKey::OnDemand {
+            return self.say_asleep(&api, config);
+        }
+        api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
+        told(&config.id, self.begin(Change::Load, &config.id, Self::load_now));
+    }
+
+    fn want_gone(&self, id: &str) {
+        let mut state = self.state();
+        let Some(resident) = state.residents.get_mut(id) else { return };
+        if resident.operation.is_some() {
+            resident.next = Some(None);
+            return;
+        }
+        drop(state);
+        told(id, self.begin(Change::Unload, id, Self::unload_now));
+    }
+
+    fn sleepers(&self) -> Vec<ModelConfig> {
+        let state = self.state();
+        let asleep = state.residents.values().filter(|resident| !resident.is_loaded());
+        asleep.map(|resident| resident.config.clone()).collect()
+    }
+
+    fn say_asleep(&self, api: &Api, config: &ModelConfig) {
+        api.publish_absent(config.naming(), config.expected_kind(), Absence::Asleep);
+    }
+
+    fn api(&self) -> Option<Arc<Api>> {
+        self.api.get().and_then(Weak::upgrade)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says what came of an order that nobody waits for.
+fn told(id: &str, begun: Result<Operation, ModelRefusal>) {
+    if let Err(refusal) = begun {
+        tracing::error!(model = id, %refusal, "the model is not changed");
+    }
+}
+
+impl ModelControl for Manager {
+    fn residence(&self, id: &str) -> Option<Residence> {
+        self.state().residents.get(id).map(Resident::report)
+    }
+
+    fn load(&self, settings: Map<String, Value>) -> Result<Operation, ModelRefusal> {
+        let config = settings::read(settings)?;
+        let api = self.api().ok_or(ModelRefusal::Ending)?;
+        let id = config.id.clone();
+        {
+            let mut state = self.state();
+            state.check_names(&config)?;
+            if state.residents.contains_key(&id) {
+                return Err(ModelRefusal::Exists(id));
+            }
+            state.check_room()?;
+            state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::Admin));
+        }
+        if config.load == LoadKey::OnDemand {
+            self.say_asleep(&api, &config);
+            return Ok(self.state().operations.done(Change::Load, &id, "waits for the first request"));
+        }
+        api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
+        self.begin(Change::Load, &id, Self::load_now)
+    }
+
+    fn swap(&self, id: &str, settings: Map<String, Value>) -> Result<Operation, ModelRefusal> {
+        let before = self.state().resident(id)?.config.clone();
+        let config = settings::over(&before, settings)?;
+        if config.id != *id {
+            return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
+        }
+        self.state().check_names(&config)?;
+        self.begin(Change::Swap, id, move |manager, order| manager.swap_to(order, config))
+    }
+
+    fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
+        self.state().resident(id)?;
+        self.begin(Change::Unload, id, Self::unload_now)
+    }
+
+    fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {
+        let naming = {
+            let mut state = self.state();
+            let resident = state.resident(id)?;
+            let config = ModelConfig { weight, ..resident.config.clone() };
+            settings::check(&config)?;
+            resident.config = config;
+            resident.config.naming()
+        };
+        self.api().ok_or(ModelRefusal::Ending)?.set_naming(&naming);
+        Ok(())
+    }
+
+    fn load_adapter(&self, model: &str, _: &Adapters, wanted: &WantedAdapter) -> Result<Arc<Adapter>, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.add_adapter(order, wanted))
+    }
+
+    fn unload_adapter(&self, model: &str, _: &Adapters, adapter: &str) -> Result<bool, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.remove_adapter(order, adapter))
+    }
+
+    fn operation(&self, id: &str) -> Option<Operation> {
+        self.state().operations.get(id)
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        self.state().operations.all()
+    }
+
+    fn wake(&self, id: &str) -> Result<Woken, ModelRefusal> {
+        let (wakes, woken) = oneshot::channel();
+        {
+            let mut state = self.state();
+            let resident = state.resident(id)?;
+            if resident.is_loaded() && resident.operation.is_none() {
+                // Somebody else has just waked it. The asker may have left.
+                let _ = wakes.send(Ok(()));
+                return Ok(woken);
+            }
+            resident.waiting.retain(|other| !other.is_closed());
+            resident.waiting.push(wakes);
+            if resident.operation.is_some() {
+                return Ok(woken);
+            }
+            if let Some(why) = resident.failed_lately() {
+                resident.waiting.drain(..).for_each(|waits| drop(waits.send(Err(why.clone()))));
+                return Ok(woken);
+            }
+        }
+        match self.begin(Change::Load, id, Self::load_now) {
+            // Somebody else has just begun to.
+            Ok(_) | Err(ModelRefusal::Busy { .. }) => Ok(woken),
+            Err(refusal) => Err(refusal),
+        }
+    }
+}

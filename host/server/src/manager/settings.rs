@@ -1,0 +1,45 @@
+//! The settings of a model in an order: read and checked as those of the configuration are.
+use camshaft_api::ModelRefusal;
+use serde_json::{Map, Value};
+
+use crate::config::{self, ModelConfig};
+
+/// Keys that say which file a model has: another one takes the place of all of them.
+const OF_FILE: [&str; 3] = ["path", "source", "sha256"];
+
+/// What an order says a model is.
+///
+/// # Errors
+/// An unknown key, or a value of the wrong type or out of bounds.
+pub(super) fn read(settings: Map<String, Value>) -> Result<ModelConfig, ModelRefusal> {
+    config::model_of(settings).map_err(|error| ModelRefusal::Invalid(error.to_string()))
+}
+
+/// A model's settings with those of an order over them. `null` takes a setting back.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn over(before: &ModelConfig, settings: Map<String, Value>) -> Result<ModelConfig, ModelRefusal> {
+    let written = serde_json::to_value(before).map_err(|error| ModelRefusal::Invalid(error.to_string()))?;
+    let Value::Object(mut all) = written else { return read(settings) };
+    if settings.contains_key("path") || settings.contains_key("source") {
+        OF_FILE.iter().for_each(|key| drop(all.remove(*key)));
+    }
+    all.extend(settings);
+    read(all)
+}
+
+/// # Errors
+/// A setting is out of bounds.
+pub(super) fn check(config: &ModelConfig) -> Result<(), ModelRefusal> {
+    over(config, Map::new()).map(drop)
+}
+
+/// # Errors
+/// One of a model's names is that of another one.
+pub(super) fn check_beside<'a>(
+    config: &ModelConfig,
+    others: impl Iterator<Item = &'a ModelConfig>,
+) -> Result<(), ModelRefusal> {
+    config::beside(config, others).map_err(ModelRefusal::Invalid)
+}

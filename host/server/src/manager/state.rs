@@ -1,0 +1,302 @@
+//! What is known of each model that is configured, in memory or not.
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_registry::InUse;
+use crossbeam_channel::{Receiver, TryRecvError};
+use tokio::sync::oneshot;
+
+use super::book::Book;
+use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
+use crate::start::{Started, now};
+use crate::weights::Weights;
+
+/// Models that a server may have, in memory or not.
+const MOST_MODELS: usize = 256;
+
+/// A model that could not be loaded is not tried again before.
+const RETRY: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// By their ids.
+    pub(super) residents: BTreeMap<String, Resident>,
+    pub(super) operations: Book,
+}
+
+/// Who asked for a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    File,
+    Admin,
+}
+
+/// What of a model is in memory.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// Its number among all models, by which memory was promised to it.
+    pub(super) number: usize,
+    /// Bytes that it was promised.
+    pub(super) bytes: u64,
+    /// Workers that keep prefixes.
+    pub(super) caching_workers: u64,
+    pub(super) workers: u32,
+    /// Disconnected when nothing of it is in memory any more.
+    pub(super) ended: Receiver<Infallible>,
+    /// Keeps its file in the cache of models.
+    _held: Option<Arc<InUse>>,
+}
+
+/// A model, in memory or not.
+#[derive(Debug)]
+pub(super) struct Resident {
+    /// What is in force: with the adapters that operators have loaded since, and without those that they have unloaded.
+    pub(super) config: ModelConfig,
+    /// Adapters that the file named when they were last loaded as it said.
+    pub(super) listed: Vec<AdapterConfig>,
+    pub(super) origin: Origin,
+    /// `None`: it is not in memory.
+    pub(super) held: Option<Hold>,
+    /// Versions before it whose last requests still run.
+    pub(super) draining: Vec<Hold>,
+    pub(super) since: u64,
+    pub(super) swaps: u64,
+    pub(super) last_error: Option<String>,
+    /// What changes it at the moment.
+    pub(super) operation: Option<String>,
+    /// What the file says since then; `Some(None)`: it is gone from there.
+    pub(super) next: Option<Option<ModelConfig>>,
+    /// Those who wait until it is in memory.
+    pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
+    /// When a request was last seen.
+    pub(super) used: Instant,
+    /// Whether one was in flight then, and how often the model had been asked for.
+    in_use: bool,
+    asked: u64,
+    /// When it could not be brought into memory.
+    failed: Option<Instant>,
+    /// When it came into memory.
+    pub(super) came: Instant,
+}
+
+impl Hold {
+    pub(super) fn new(number: usize, weights: &Weights, started: &Started) -> Self {
+        Self {
+            number,
+            bytes: weights.sizes.bytes(),
+            caching_workers: weights.loaded.caching_workers(),
+            workers: weights.loaded.workers(),
+            ended: started.ended.clone(),
+            _held: weights.loaded.held.clone(),
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.try_recv() == Err(TryRecvError::Disconnected)
+    }
+}
+
+impl Resident {
+    pub(super) fn new(config: ModelConfig, origin: Origin) -> Self {
+        let instant = Instant::now();
+        Self {
+            listed: config.adapter.clone(),
+            config,
+            origin,
+            held: None,
+            draining: Vec::new(),
+            since: now(),
+            swaps: 0,
+            last_error: None,
+            operation: None,
+            next: None,
+            waiting: Vec::new(),
+            used: instant,
+            in_use: false,
+            asked: 0,
+            failed: None,
+            came: instant,
+        }
+    }
+
+    /// It is in memory from now on. What was there before is drained.
+    pub(super) fn hold(&mut self, number: usize, weights: &Weights, started: &Started) {
+        let before = self.held.replace(Hold::new(number, weights, started));
+        self.swaps += u64::from(before.is_some());
+        self.draining.extend(before);
+        (self.used, self.came, self.since) = (Instant::now(), Instant::now(), now());
+        (self.in_use, self.asked) = (false, 0);
+        self.last_error = None;
+    }
+
+    /// What the file says, with the adapters that operators have loaded and unloaded since it last said something else of them.
+    pub(super) fn followed(&self, file: &ModelConfig) -> ModelConfig {
+        let is_in = |list: &[AdapterConfig], id: &str| list.iter().any(|adapter| adapter.id == id);
+        let mut config = file.clone();
+        if config.adapter == self.listed {
+            config.adapter.clone_from(&self.config.adapter);
+            return config;
+        }
+        let own =
+            self.config.adapter.iter().filter(|own| !is_in(&self.listed, &own.id) && !is_in(&file.adapter, &own.id));
+        config.adapter.extend(own.cloned());
+        config
+    }
+
+    /// Its adapters were changed to these.
+    pub(super) fn adapt(&mut self, adapters: Vec<AdapterConfig>) {
+        (self.config.adapter, self.last_error) = (adapters, None);
+    }
+
+    pub(super) fn is_loaded(&self) -> bool {
+        self.held.is_some()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.held.is_none() && self.last_error.is_some()
+    }
+
+    /// It could not be changed.
+    pub(super) fn fail(&mut self, why: &str) {
+        self.last_error = Some(why.to_owned());
+        if self.held.is_none() {
+            self.failed = Some(Instant::now());
+        }
+    }
+
+    /// Why it could not be loaded a moment ago, so that it is not tried again at once.
+    pub(super) fn failed_lately(&self) -> Option<String> {
+        let lately = self.failed.is_some_and(|at| at.elapsed() < RETRY);
+        self.last_error.clone().filter(|_| lately && self.held.is_none())
+    }
+
+    /// `usage`: requests that use it, and how often it was asked for.
+    pub(super) fn note_use(&mut self, usage: Option<Usage>, now: Instant) {
+        let Some(usage) = usage else { return };
+        self.in_use = usage.in_flight > 0;
+        if self.in_use || usage.asked != self.asked {
+            (self.asked, self.used) = (usage.asked, now);
+        }
+    }
+
+    /// Whether it may be taken out of memory when nobody uses it.
+    pub(super) fn may_leave(&self) -> bool {
+        self.is_loaded() && self.config.may_sleep()
+    }
+
+    /// Whether nobody has used it for so long, and nothing changes it.
+    pub(super) fn is_idle_for(&self, time: Option<Duration>, now: Instant) -> bool {
+        let unused = now.saturating_duration_since(self.used);
+        let is_unused = time.is_some_and(|time| unused >= time) && !self.in_use;
+        is_unused && self.may_leave() && self.operation.is_none() && !self.is_waited_for()
+    }
+
+    /// Whether somebody waits until it is in memory.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.iter().any(|waits| !waits.is_closed())
+    }
+
+    pub(super) fn report(&self) -> Residence {
+        Residence {
+            since: self.since,
+            memory_bytes: self.held.as_ref().map(|hold| hold.bytes),
+            path: Some(match self.config.source() {
+                ModelSource::Remote(source) => source,
+                _ => self.config.file_name().display().to_string(),
+            }),
+            origin: match self.origin {
+                Origin::File => "file",
+                Origin::Admin => "admin",
+            },
+            swaps: self.swaps,
+            last_error: self.last_error.clone(),
+            operation: self.operation.clone(),
+            draining: self.draining.len(),
+        }
+    }
+}
+
+impl State {
+    /// # Errors
+    /// There is no such model.
+    pub(super) fn resident(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
+        self.residents.get_mut(id).ok_or_else(|| ModelRefusal::Unknown(id.to_owned()))
+    }
+
+    /// # Errors
+    /// There is no room for another model, or for another operation.
+    pub(super) fn check_room(&self) -> Result<(), ModelRefusal> {
+        let count = self.residents.len();
+        if count >= MOST_MODELS {
+            return Err(ModelRefusal::Invalid(format!(
+                "a server has at most {MOST_MODELS} models, and there are {count}"
+            )));
+        }
+        self.operations.check_room()
+    }
+
+    /// # Errors
+    /// One of its names leads to another model already.
+    pub(super) fn check_names(&self, config: &ModelConfig) -> Result<(), ModelRefusal> {
+        let others = self.residents.values().map(|resident| &resident.config).filter(|other| other.id != config.id);
+        super::settings::check_beside(config, others)
+    }
+
+    /// Workers of all models in memory that keep prefixes.
+    pub(super) fn caching_workers(&self) -> u64 {
+        let holds = self.residents.values().flat_map(|resident| resident.held.iter().chain(&resident.draining));
+        holds.map(|hold| hold.caching_workers).sum()
+    }
+}
+
+/// Whether two configurations say the same, wherever it was written.
+pub(super) fn same(a: &ModelConfig, b: &ModelConfig) -> bool {
+    let plain = |config: &ModelConfig| ModelConfig { origins: Origins::default(), ..config.clone() };
+    plain(a) == plain(b)
+}
+
+/// Whether a model that is in memory by one configuration needs no other weights, sizes or threads for the other. Adapters come
+/// and go beside them.
+pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
+    let of = |config: &ModelConfig| ModelConfig {
+        weight: 1.0,
+        aliases: Vec::new(),
+        fallback: None,
+        load: Default::default(),
+        keep_alive: None,
+        swap: Default::default(),
+        adapter: Vec::new(),
+        ..config.clone()
+    };
+    same(&of(a), &of(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(adapters: &[(&str, &str)]) -> ModelConfig {
+        let adapter = |(id, path): &(&str, &str)| AdapterConfig { id: (*id).into(), path: path.into(), scale: 1.0 };
+        ModelConfig { adapter: adapters.iter().map(adapter).collect(), ..ModelConfig::default() }
+    }
+
+    #[test]
+    fn the_file_decides_on_its_adapters_and_keeps_those_of_operators() {
+        let check = |now: &[(&str, &str)], file: &[(&str, &str)], expected: &[(&str, &str)]| {
+            let mut resident = Resident::new(config(&[("a", "1"), ("b", "1")]), Origin::File);
+            resident.config = config(now);
+            assert_eq!(resident.followed(&config(file)).adapter, config(expected).adapter, "{now:?} {file:?}");
+        };
+        let listed = [("a", "1"), ("b", "1")];
+        // What the file says of adapters has not changed: what operators did stays.
+        check(&[("a", "1"), ("c", "1")], &listed, &[("a", "1"), ("c", "1")]);
+        // It has: it decides on its own ones, old and new.
+        check(&[("a", "1"), ("c", "1")], &[("b", "1")], &[("b", "1"), ("c", "1")]);
+        check(&listed, &[("a", "2"), ("b", "1")], &[("a", "2"), ("b", "1")]);
+        check(&[("a", "1"), ("b", "1"), ("c", "1")], &[("c", "2")], &[("c", "2")]);
+        check(&[("a", "1"), ("b", "1"), ("c", "1")], &[], &[("c", "1")]);
+    }
+}

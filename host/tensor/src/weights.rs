@@ -1,0 +1,164 @@
+//! Weights by their names, whatever file they come from, through Burn's own stores and records.
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn_core::tensor::{Bytes, DType, TensorData};
+use burn_store::pytorch::PytorchReader;
+use burn_store::{BurnpackStore, ModuleStore, SafetensorsStore, TensorSnapshot};
+use camshaft_core::tensor::volume;
+use tempfile::NamedTempFile;
+
+use crate::error::{TensorLoadError, shown};
+use crate::pickled;
+use crate::quiet::quietly;
+use crate::record;
+use crate::source::FileFormat;
+
+/// Tensors of a file.
+const TENSORS: usize = 65_536;
+
+/// The tensors of a file.
+pub(crate) struct Weights {
+    tensors: BTreeMap<String, Stored>,
+    used: BTreeSet<String>,
+    /// What lazy ones are read from.
+    _file: Option<NamedTempFile>,
+    /// Numbers and bytes that layers took.
+    pub(crate) parameters: u64,
+    pub(crate) bytes: u64,
+}
+
+/// One that is read when a layer wants it, or is there.
+enum Stored {
+    Lazy(TensorSnapshot),
+    Read(TensorData),
+}
+
+impl std::fmt::Debug for Weights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Weights").field("tensors", &self.tensors.len()).finish_non_exhaustive()
+    }
+}
+
+/// Why a parameter cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// There is none of this name.
+    Name,
+    /// It is there, and is not what is wanted.
+    Other(String),
+}
+
+impl Weights {
+    /// Reads names, shapes and types of the tensors in a file's bytes.
+    ///
+    /// # Errors
+    /// It is no such file, or holds too many tensors.
+    pub(crate) fn read(format: FileFormat, bytes: Vec<u8>) -> Result<Self, TensorLoadError> {
+        // Files come from anywhere, and readers panic at some.
+        let read = quietly(|| stored(format, bytes));
+        let tensors = read.unwrap_or_else(|| Err("the reader does not expect what is in it".to_owned()));
+        let (tensors, file) = tensors.map_err(|why| TensorLoadError::Weights(shown_words(&why)))?;
+        if tensors.len() > TENSORS {
+            let (got, most) = (tensors.len() as u64, TENSORS as u64);
+            return Err(TensorLoadError::TooMany { what: "tensors", got, most });
+        }
+        Ok(Self { tensors, used: BTreeSet::new(), _file: file, parameters: 0, bytes: 0 })
+    }
+
+    /// The numbers of a tensor that has this shape.
+    pub(crate) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Missing> {
+        let stored = self.tensors.get(name).ok_or(Missing::Name)?;
+        let (got, dtype) = match stored {
+            Stored::Lazy(snapshot) => (snapshot.shape.to_vec(), snapshot.dtype),
+            Stored::Read(data) => (data.shape.to_vec(), data.dtype),
+        };
+        if got != shape {
+            let got = &got[..got.len().min(16)];
+            return Err(Missing::Other(format!("({}) must have the shape {shape:?}, got {got:?}", shown(name))));
+        }
+        let number_bytes = match dtype {
+            DType::F64 => 8,
+            DType::F32 | DType::Flex32 => 4,
+            DType::F16 | DType::BF16 => 2,
+            other => {
+                let other = shown(&format!("{other:?}"));
+                return Err(Missing::Other(format!("({}) must hold floating-point numbers, got {other}", shown(name))));
+            }
+        };
+        let expected = volume(shape).and_then(|numbers| numbers.checked_mul(number_bytes));
+        let data = quietly(|| match stored {
+            Stored::Lazy(snapshot) => snapshot.to_data().map_err(|error| error.to_string()),
+            Stored::Read(data) => Ok(data.clone()),
+        });
+        let data = data.unwrap_or_else(|| Err("the reader does not expect what is in it".to_owned()));
+        let data = data.map_err(|why| Missing::Other(format!("cannot be read: {}", shown_words(&why))))?;
+        if Some(data.bytes.len()) != expected {
+            let got = data.bytes.len();
+            return Err(Missing::Other(format!("({}) has {got} bytes, which is not what its shape says", shown(name))));
+        }
+        let numbers = quietly(|| data.convert::<f32>().into_vec::<f32>().ok()).flatten();
+        let numbers = numbers.ok_or_else(|| Missing::Other("cannot be converted to FP32".to_owned()))?;
+        if self.used.insert(name.to_owned()) {
+            self.parameters += numbers.len() as u64;
+            self.bytes += 4 * numbers.len() as u64;
+        }
+        Ok(numbers)
+    }
+
+    /// Notes that nobody misses what is not used, such as counters of a training.
+    pub(crate) fn pass(&mut self, name: &str) {
+        if self.tensors.contains_key(name) {
+            self.used.insert(name.to_owned());
+        }
+    }
+
+    /// Those that no layer took.
+    pub(crate) fn unused(&self) -> Vec<&str> {
+        self.tensors.keys().filter(|name| !self.used.contains(*name)).map(String::as_str).collect()
+    }
+
+    /// Names that are there, a few of them, for an error.
+    pub(crate) fn some_names(&self) -> String {
+        let some: Vec<String> = self.tensors.keys().take(16).map(|name| shown(name)).collect();
+        let more = if self.tensors.len() > some.len() { ", …" } else { "" };
+        format!("{}{more}", some.join(", "))
+    }
+}
+
+/// The tensors, and the file that they are read from when they are wanted.
+type Found = (BTreeMap<String, Stored>, Option<NamedTempFile>);
+
+fn stored(format: FileFormat, bytes: Vec<u8>) -> Result<Found, String> {
+    let lazy = |tensors: &BTreeMap<String, TensorSnapshot>| {
+        tensors.iter().map(|(name, snapshot)| (name.clone(), Stored::Lazy(snapshot.clone()))).collect()
+    };
+    match format {
+        FileFormat::Safetensors => {
+            let mut store = SafetensorsStore::from_bytes(Some(bytes));
+            let tensors = store.get_all_snapshots().map_err(|error| format!("is no safetensors file: {error}"))?;
+            Ok((lazy(tensors), None))
+        }
+        FileFormat::Bpk => {
+            let mut store = BurnpackStore::from_bytes(Some(Bytes::from_bytes_vec(bytes)));
+            let tensors = store.get_all_snapshots().map_err(|error| format!("is no Burnpack file: {error}"))?;
+            Ok((lazy(tensors), None))
+        }
+        FileFormat::Pt => {
+            let file = pickled::checked(&bytes)?;
+            let reader = PytorchReader::new(file.path()).map_err(|error| format!("is no file of PyTorch: {error}"))?;
+            let tensors = reader.into_tensors().into_iter();
+            Ok((tensors.map(|(name, snapshot)| (name, Stored::Lazy(snapshot))).collect(), Some(file)))
+        }
+        FileFormat::Mpk => {
+            let tensors = record::read(bytes)?;
+            Ok((tensors.into_iter().map(|(name, data)| (name, Stored::Read(data))).collect(), None))
+        }
+        FileFormat::Onnx => Err("is an ONNX model, which has layers of its own".to_owned()),
+    }
+}
+
+/// What a reader says, cut.
+fn shown_words(words: &str) -> String {
+    let end = words.char_indices().nth(512).map_or(words.len(), |(end, _)| end);
+    camshaft_core::shown::on_one_line(&words[..end])
+}
