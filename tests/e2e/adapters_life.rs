@@ -151,7 +151,9 @@ fn a_model_is_unloaded_while_requests_use_its_adapters() {
                               "ignore_eos": true, "stream": true});
             server.client.stream(COMPLETIONS, &body)
         });
-        streams.iter_mut().for_each(|stream| drop(stream.read_text(1)));
+        for stream in &mut streams {
+            stream.read_text(1);
+        }
         let unloading = admin(&server, "DELETE", "/admin/models/m", &json!({}));
         eventually("it is served no more", || {
             let status = ask(&server, json!({"model": "m:gale"})).status;

@@ -426,7 +426,7 @@ fn adapters_are_named_after_their_files_which_lie_beside_the_configuration() {
     let path = dir.path().join("camshaft.toml");
     std::fs::write(&path, many(1)).unwrap();
     let config = Config::load(Some(&path), std::iter::empty(), &Overrides::default()).unwrap();
-    let adapter = &config.fixed.model[0].adapter[0];
+    let adapter = &config.live.model[0].adapter[0];
     assert_eq!((adapter.id.as_str(), adapter.scale), ("a0", 1.0));
     assert_eq!(adapter.path, dir.path().join("a0.gguf"));
 }
