@@ -147,6 +147,7 @@ fn start(id: u64) -> Box<Start> {
         model: "m".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Default::default(),
         endpoint: crate::policy::Endpoint::Completion,

@@ -11,6 +11,7 @@ mod rate;
 mod restoring;
 mod roster;
 mod speculation;
+mod turns;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use rate::Rate;
 use roster::Roster;
 use speculation::DraftBounds;
 pub use speculation::Speculation;
+use turns::Turns;
 
 use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
@@ -56,6 +58,7 @@ pub struct Worker {
     plan: StepPlan,
     /// For each running sequence, the position up to which it may compute in this step.
     compute_limits: Vec<u32>,
+    turns: Turns,
     prefill_budget: u32,
     /// Tokens of a step.
     step_tokens: u32,
@@ -77,6 +80,7 @@ impl Worker {
             roster: Roster::new(Kv::new(limits, cache)),
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
+            turns: Turns::default(),
             prefill_budget: 0,
             step_tokens: limits.batch_tokens,
             pacer: Pacer::new(step_target),
@@ -161,6 +165,13 @@ impl Worker {
                 self.roster.admit_waiting(engine, events);
             }
             Command::CacheLimits { ram_bytes, session_ttl } => self.roster.kv.cache.set_limits(ram_bytes, session_ttl),
+            Command::ForgetAdapter { adapter } => {
+                let uses = |s: &Sequence| s.start.adapters.contains(adapter);
+                if !self.roster.running.iter().chain(&self.roster.waiting).any(uses) {
+                    engine.forget_adapter(adapter);
+                    self.turns.forget(adapter);
+                }
+            }
             Command::CloseSession { id, namespace, session } => {
                 let existed = self.roster.kv.cache.close_session(&namespace, &session);
                 events.push(Event::SessionClosed { id, existed });
@@ -192,6 +203,7 @@ impl Worker {
         self.roster.admit_waiting(engine, events);
         self.roster.make_capacity(engine, events);
         let restored = self.roster.restore(&mut self.compute_limits, engine);
+        let switches = self.turns.choose(&self.roster.running, &mut self.compute_limits);
         self.draft(engine.reuse());
         self.plan.plan(&self.roster.running, &self.compute_limits, self.budget());
         let tokens = self.plan.batch.len();
@@ -200,7 +212,16 @@ impl Worker {
             self.rate.note(now, 0);
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
-        self.pacer.planned(now, self.plan.work());
+        if self.plan.batch.adapters != *self.turns.adapters() {
+            self.plan.batch.adapters = self.turns.adapters().clone();
+        }
+        if switches {
+            self.counters.adapter_switches += 1;
+            // How long that takes says nothing about other steps.
+            self.pacer.idle();
+        } else {
+            self.pacer.planned(now, self.plan.work());
+        }
         self.tell_started(events);
         let decoded = engine.decode(&self.plan.batch);
         if decoded.is_err() {
@@ -232,10 +253,10 @@ impl Worker {
         let waiting = self.roster.running.iter().zip(&self.compute_limits);
         let waiting = waiting.filter(|(s, limit)| s.prefills_below(**limit));
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
-        let rows =
-            decoding.clone().fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
+        let turn = decoding.clone().filter(|s| s.start.adapters == *self.turns.adapters());
+        let rows = turn.fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
         let prefill_tokens = match self.prefill_budget {
-            0 if rows.rows > 0 => self.pacer.budget(decoding.count(), rows, waiting),
+            0 if decoding.clone().next().is_some() => self.pacer.budget(decoding.count(), rows, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

@@ -18,6 +18,7 @@ mod expected;
 pub mod fuzz;
 
 mod activity;
+mod adapters;
 mod batch_thread;
 mod bounds;
 mod cache_command;

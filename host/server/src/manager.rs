@@ -1,5 +1,6 @@
 //! The models of the running server: loads, swaps and unloads them by orders of operators and by what the configuration says,
 //! wakes those that sleep, and puts those to sleep that nobody uses.
+mod adapting;
 mod book;
 mod change;
 mod keeper;
@@ -8,7 +9,10 @@ mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use camshaft_api::{Absence, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence, Woken};
+use camshaft_api::{
+    Absence, Adapter, AdapterRefusal, Adapters, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence,
+    WantedAdapter, Woken,
+};
 use camshaft_core::sizes::Machine;
 use camshaft_core::threads::Spawner;
 use serde_json::{Map, Value};
@@ -121,22 +125,37 @@ impl Manager {
             return;
         }
         resident.origin = Origin::File;
+        let (wanted, listed) = (resident.followed(config), config.adapter.clone());
         if resident.is_loaded() && !state::same_weights(&resident.config, config) {
             drop(state);
-            let wanted = config.clone();
-            let begun = self.begin(Change::Swap, id, move |manager, order| manager.swap_to(order, wanted));
+            let begun = self.begin(Change::Swap, id, move |manager, order| {
+                manager.swap_to(order, wanted)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
             return told(id, begun);
         }
-        resident.reconfigure(config.clone());
-        let loaded = resident.is_loaded();
-        drop(state);
-        if let Some(api) = self.api()
-            && loaded
-        {
-            api.set_naming(&config.naming());
-        } else {
-            self.begin_wanted(config);
+        if !resident.is_loaded() {
+            (resident.config, resident.listed) = (wanted, listed);
+            drop(state);
+            return self.begin_wanted(config);
         }
+        let adapters = resident.config.adapter.clone();
+        let same_adapters = adapters == wanted.adapter;
+        resident.reconfigure(ModelConfig { adapter: adapters, ..wanted.clone() });
+        drop(state);
+        if let Some(api) = self.api() {
+            api.set_naming(&config.naming());
+        }
+        if same_adapters {
+            return;
+        }
+        let begun = self.begin(Change::Adapters, id, move |manager, order| {
+            manager.set_adapters(order, wanted.adapter)?;
+            manager.note_listed(order, listed);
+            Ok(())
+        });
+        told(id, begun);
     }
 
     /// Loads a model that is to be in memory, and says of the others that they sleep.
@@ -250,6 +269,14 @@ impl ModelControl for Manager {
         let config = settings::over(&resident.config, limits)?;
         resident.reconfigure(config);
         Ok(())
+    }
+
+    fn load_adapter(&self, model: &str, _: &Adapters, wanted: &WantedAdapter) -> Result<Arc<Adapter>, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.add_adapter(order, wanted))
+    }
+
+    fn unload_adapter(&self, model: &str, _: &Adapters, adapter: &str) -> Result<bool, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.remove_adapter(order, adapter))
     }
 
     fn operation(&self, id: &str) -> Option<Operation> {

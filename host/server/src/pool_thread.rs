@@ -176,6 +176,7 @@ impl PoolThread {
                     self.closings.begin(id, asked, reply);
                 }
             }
+            PoolMessage::ForgetAdapter(adapter) => self.broadcast(&Command::ForgetAdapter { adapter }),
             // The asker may have given up.
             PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
             PoolMessage::Wake => self.sweep(),

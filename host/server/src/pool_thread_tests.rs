@@ -114,6 +114,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         model: "fake".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: camshaft_core::policy::Endpoint::Completion,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{
-    Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PredictBackend, PredictInfo, TextModel,
+    Adapters, Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage, PredictBackend, PredictInfo,
+    TextModel,
 };
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
@@ -24,6 +25,7 @@ use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::watch;
 
+use crate::adapters;
 use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
@@ -136,7 +138,10 @@ impl Starter {
                     }
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                self.start_pool(model, text, beginning, make)
+                let (config, model_of) = (config.clone(), loaded.clone());
+                let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
+                let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
+                self.start_pool(model, text, beginning, (adapters, make))
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -158,7 +163,7 @@ impl Starter {
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(model, fake_text(ModelKind::Generate), beginning, make)
+                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_| Ok(Arc::default()), make))
             }
         }
     }
@@ -168,7 +173,10 @@ impl Starter {
         model: &Weights,
         TextModel { mut info, tokenizer }: TextModel,
         beginning: &Beginning,
-        make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        (adapters, make): (
+            impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
+            impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        ),
     ) -> Result<Model, ServerError> {
         let config = model.config();
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
@@ -194,6 +202,7 @@ impl Starter {
             workers.insert(id, WorkerSeat { mailbox: Some(Mailbox::new(handle.messages)), metrics });
         }
         let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
+        let adapters = adapters(&submissions_in)?;
         let (metrics, accepts) = (self.metrics.pool(&config.id), Arc::new(AtomicBool::new(true)));
         pool_thread::spawn(
             &self.supervisor,
@@ -220,7 +229,8 @@ impl Starter {
             workers = config.workers,
             "model loaded"
         );
-        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in, accepts };
+        let text = TextModel { info, tokenizer };
+        let backend = GenerateBackend { text, adapters, pool: submissions_in, accepts };
         Ok(beginning.model(config, Backend::Generate(backend)))
     }
 

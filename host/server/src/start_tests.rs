@@ -121,7 +121,7 @@ impl Bench {
             }
         };
         let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
-        let model = starter.start_pool(&sized.weights[0], text, &beginning, make);
+        let model = starter.start_pool(&sized.weights[0], text, &beginning, (|_| Ok(Arc::default()), make));
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             life: Arc::new(FixedModels),

@@ -1,6 +1,7 @@
 //! Which model a request was given: the same each time that it is read, whatever is swapped or overloaded meanwhile.
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::flow::adapters::Adapter;
 use crate::flow::api::Found;
 use crate::flow::error::FlowError;
 use crate::flow::served::Served;
@@ -26,6 +27,12 @@ impl Chosen {
         let found = find()?;
         let (_, found) = chosen.insert((asked.map(str::to_owned), found));
         Ok(found.served.clone())
+    }
+
+    /// The adapter that its name has behind the model's.
+    pub(crate) fn adapter(&self) -> Option<Arc<Adapter>> {
+        let chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        chosen.as_ref().and_then(|(_, found)| found.adapter.clone())
     }
 
     /// The model that was meant, where another one stands in for it.

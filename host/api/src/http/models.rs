@@ -9,7 +9,7 @@ use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::flow::api::Api;
+use crate::flow::api::{Api, Listed};
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::http::error::ApiError;
@@ -22,6 +22,9 @@ pub(crate) struct ModelObject {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// Of an adapter: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -131,16 +134,22 @@ impl From<&ModelInfo> for TextFacts {
 
 impl From<&Model> for ModelObject {
     fn from(model: &Model) -> Self {
-        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft" }
+        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft", parent: None }
     }
 }
 
-/// Lists the models that the caller may use.
+impl From<Listed> for ModelObject {
+    fn from(Listed { name, created, parent }: Listed) -> Self {
+        Self { id: name, object: "model", created, owned_by: "camshaft", parent }
+    }
+}
+
+/// Lists the models that the caller may use, each before its adapters.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
     let mut data: Vec<ModelObject> = Vec::new();
-    for (name, created) in api.names_for(&caller) {
-        if data.iter().all(|listed| listed.id != name) {
-            data.push(ModelObject { id: name, object: "model", created, owned_by: "camshaft" });
+    for listed in api.names_for(&caller) {
+        if data.iter().all(|other| other.id != listed.name) {
+            data.push(ModelObject::from(listed));
         }
     }
     Json(ModelList { object: "list", data })
@@ -177,5 +186,9 @@ pub(crate) async fn show(
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() }
     })?;
-    Ok(Json(ModelDetails::from(&found.served.model)))
+    let mut details = ModelDetails::from(&found.served.model);
+    if let Some(adapter) = &found.adapter {
+        details.object = ModelObject::from(Listed::of(&found.served.model.id, adapter));
+    }
+    Ok(Json(details))
 }

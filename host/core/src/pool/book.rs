@@ -145,7 +145,7 @@ impl PoolBook {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;
-        let blocks = self.affinity.blocks(&start.namespace, &start.prompt);
+        let blocks = self.affinity.blocks(&start.root(), &start.prompt);
         let membership = self.groups.enter(&start, first_choice);
         let arrival = Arrival {
             id: start.id,

@@ -122,7 +122,9 @@ pub struct ModelConfig {
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
-    /// A LoRA adapter for the weights.
+    /// LoRA adapters that requests may name, by `lora` or by the model name `id:adapter`.
+    pub adapter: Vec<AdapterConfig>,
+    /// A LoRA adapter for the weights, of all requests.
     #[schemars(extend("format" = "path"))]
     pub lora: Option<PathBuf>,
     /// The adapter's weight.
@@ -191,6 +193,7 @@ impl Default for ModelConfig {
             batch_size: limits::DEFAULT_BATCH_ROWS,
             batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
+            adapter: Vec::new(),
             lora: None,
             lora_scale: 1.0,
             draft_tokens: None,
@@ -203,6 +206,27 @@ impl Default for ModelConfig {
             swap: SwapKey::default(),
             origins: Origins::default(),
         }
+    }
+}
+
+/// A LoRA adapter that requests may name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct AdapterConfig {
+    /// The name that clients use. Unset: the file's name without its ending.
+    pub id: String,
+    /// A GGUF file of an adapter of the model.
+    #[schemars(extend("format" = "path"))]
+    pub path: PathBuf,
+    /// The adapter's weight, for requests that name none.
+    #[schemars(range(min = -100.0, max = 100.0))]
+    pub scale: f32,
+}
+
+impl Default for AdapterConfig {
+    fn default() -> Self {
+        Self { id: String::new(), path: PathBuf::new(), scale: 1.0 }
     }
 }
 
@@ -267,6 +291,9 @@ impl ModelConfig {
                 }
                 _ => self.file_name().file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             };
+        }
+        for adapter in self.adapter.iter_mut().filter(|adapter| adapter.id.is_empty()) {
+            adapter.id = adapter.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
         if self.embeddings && self.kind == KindKey::Auto {
             self.kind = KindKey::Embed;

@@ -1,5 +1,6 @@
 //! What an operation does, on a thread of its own: brings a model into memory, replaces it, or takes it out.
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use crate::weights::{Engines, Loaded, Weights};
 
 /// How often one who waits looks again.
 const LOOK: Duration = Duration::from_millis(100);
+
+const PANICKED: &str = "it panicked; the log says more";
 
 /// An operation that runs.
 #[derive(Clone)]
@@ -61,6 +64,41 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
     ) -> Result<Operation, ModelRefusal> {
+        let (operation, order) = self.enter(change, id)?;
+        let ending = order.clone();
+        let body = move || {
+            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
+            let done = done.unwrap_or_else(|_| Err(PANICKED.to_owned()));
+            order.manager.end(&order, &done);
+        };
+        if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
+            self.end(&ending, &Err(format!("no thread can be started: {error}")));
+            return Err(ModelRefusal::Ending);
+        }
+        Ok(operation)
+    }
+
+    /// Carries out an operation on a model that is not being changed, on the thread that asks for it.
+    ///
+    /// # Errors
+    /// As [`Manager::begin`]; those of `work`.
+    pub(super) fn carry_out<T, E: From<ModelRefusal> + Display>(
+        &self,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Order) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (_, order) = self.enter(change, id)?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&order)));
+        let said = match &done {
+            Ok(done) => done.as_ref().map(drop).map_err(ToString::to_string),
+            Err(_) => Err(PANICKED.to_owned()),
+        };
+        self.end(&order, &said);
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn enter(&self, change: Change, id: &str) -> Result<(Operation, Order), ModelRefusal> {
         let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
         let operation = {
             let mut state = self.state();
@@ -75,17 +113,7 @@ impl Manager {
         };
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
         let order = Order { operation: operation.id.clone(), model: id.to_owned(), manager };
-        let ending = order.clone();
-        let body = move || {
-            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
-            let done = done.unwrap_or_else(|_| Err("it panicked; the log says more".to_owned()));
-            order.manager.end(&order, &done);
-        };
-        if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
-            self.end(&ending, &Err(format!("no thread can be started: {error}")));
-            return Err(ModelRefusal::Ending);
-        }
-        Ok(operation)
+        Ok((operation, order))
     }
 
     fn end(&self, order: &Order, done: &Result<(), String>) {
