@@ -7,7 +7,7 @@ use camshaft_core::tensor::{Axis, Datatype, MaskInput, Number, Signature, Tensor
 use crate::error::shown;
 use crate::manifest::{FillValue, RaggedEntry};
 
-/// How often its own numbers a request is padded to, at most.
+/// How many times its own numbers a request is padded to, at most.
 const PADDING: u64 = 2;
 /// The largest number with which padding is tried: floating-point numbers beyond it are never padded, as a mask may be too weak for
 /// them.
