@@ -334,8 +334,8 @@ impl Starter {
         };
         let (jobs, ()) =
             self.start_batches(weights, ("predictor", ModelBounds::of_rows), beginning, |_: &Predictor| (), make)?;
-        let Facts { format, backend, name, parameters, bytes, joining, .. } = model.facts.clone();
-        let (workers, requests) = (config.workers, joining.to_string());
+        let Facts { format, backend, name, parameters, bytes, .. } = model.facts.clone();
+        let (workers, requests) = (config.workers, model.requests());
         tracing::info!(model = id, name, format, backend, parameters, workers, requests, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
         let (signature, computing) = (model.signature.clone(), model.clone());

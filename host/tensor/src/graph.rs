@@ -170,7 +170,7 @@ impl Graph {
         let first = |spec: &TensorSpec| spec.shape.first().filter(|axis| matches!(axis, Axis::Any(_))).cloned();
         let axis = inputs.first().and_then(first);
         let rows = axis.is_some() && inputs.iter().chain(&outputs).all(|spec| first(spec) == axis);
-        Signature { inputs, outputs, rows }
+        Signature { inputs, outputs, rows, mask: None }
     }
 
     /// Whether requests may be computed together: no layer mixes rows (see [`shapes::output`]), so that all depends on where rows are.

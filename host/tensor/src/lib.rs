@@ -13,7 +13,9 @@ mod model;
 mod postprocess;
 mod predictor;
 mod preprocess;
+mod ragged;
 mod source;
+mod trial;
 
 #[cfg(any(feature = "onnx", feature = "burn"))]
 mod joined;

@@ -8,10 +8,12 @@ use crate::error::TensorLoadError;
 use crate::facts::{Facts, Joining};
 #[cfg(any(feature = "onnx", feature = "burn"))]
 use crate::joined::Requests;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, RaggedEntry};
 use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
+use crate::ragged::{self, Ragged};
 use crate::source::{FileFormat, Files};
+use crate::trial;
 
 /// Tensors that a request may carry.
 const INPUTS: usize = 64;
@@ -42,6 +44,8 @@ pub struct TensorModel {
     /// For each input.
     before: Vec<Option<Preprocess>>,
     after: Option<Postprocess>,
+    /// Of a model whose requests may be padded.
+    pub(crate) ragged: Option<Ragged>,
 }
 
 /// What computes it.
@@ -106,8 +110,12 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
         seen.rows = false;
         facts.joining = Joining::OneAtATime { why: "its preprocessing moves the first axis".to_owned() };
     }
-    let model = TensorModel { facts, signature: seen, runtime, before, after };
+    let mut model = TensorModel { facts, signature: seen, runtime, before, after, ragged: None };
     model.fits()?;
+    if let Some((manifest, entry)) = manifest.as_ref().and_then(|manifest| Some((manifest, manifest.ragged.as_ref()?)))
+    {
+        model.pad(entry).map_err(|why| TensorLoadError::manifest(&manifest.file, format!("ragged.{why}")))?;
+    }
     Ok(model)
 }
 
@@ -196,6 +204,35 @@ impl TensorModel {
         }
     }
 
+    /// Has requests of different lengths padded, if that does not show in what comes of them.
+    fn pad(&mut self, entry: &RaggedEntry) -> Result<(), String> {
+        if let Joining::OneAtATime { why } = &self.facts.joining {
+            return Err(format!("axis: requests to this model are computed one at a time: {why}"));
+        }
+        let steps: Vec<bool> = self.before.iter().map(Option::is_some).collect();
+        let ragged = Ragged::new(entry, &self.signature, &steps)?;
+        self.signature.mask = ragged.mask;
+        let axis = ragged.axis.clone();
+        self.ragged = Some(ragged);
+        let tried = trial::Model {
+            signature: &self.signature,
+            axis: &axis,
+            mask: self.signature.mask.map(|mask| mask.input),
+            bytes: &|shapes| self.run_bytes(shapes),
+            alone: &|request| self.run(request),
+            together: &|requests| self.run_together(requests),
+        };
+        trial::examine(&tried).map_err(|why| format!("axis: {why}"))
+    }
+
+    /// How requests are computed, in words.
+    pub fn requests(&self) -> String {
+        match &self.ragged {
+            Some(ragged) => format!("{}, padded along {}", self.facts.joining, crate::error::shown(&ragged.axis)),
+            None => self.facts.joining.to_string(),
+        }
+    }
+
     /// Shapes of its inputs, with this length for all axes of any length.
     pub(crate) fn shapes(&self, length: usize) -> Vec<Vec<usize>> {
         let axis = |axis: &Axis| match axis {
@@ -223,11 +260,26 @@ impl TensorModel {
     /// As [`TensorModel::run`]; one of them is at fault, perhaps.
     pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
         if !self.prepares() {
-            return self.run_together_as_is(requests);
+            return self.run_padded(requests);
         }
         let prepared: Vec<Vec<Tensor>> =
             requests.iter().map(|request| self.prepared(request)).collect::<Result<_, _>>()?;
-        self.run_together_as_is(&prepared.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        self.run_padded(&prepared.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    /// Pads requests to one length and cuts what comes of them back to their own.
+    fn run_padded(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
+        let Some(ragged) = &self.ragged else { return self.run_together_as_is(requests) };
+        let uncountable = || "tensors that cannot be counted".to_owned();
+        let shapes = ragged::joined_shapes(requests).ok_or_else(uncountable)?;
+        let padded: Vec<Vec<Tensor>> =
+            requests.iter().map(|request| ragged.padded(request, &shapes)).collect::<Result<_, _>>()?;
+        let outputs = self.run_together_as_is(&padded.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+        let cut = |(outputs, request): (Vec<Tensor>, &&[Tensor])| {
+            let own: Vec<&[usize]> = request.iter().map(Tensor::shape).collect();
+            ragged::cut(outputs, self.gives(&own).ok_or_else(uncountable)?)
+        };
+        outputs.into_iter().zip(requests).map(cut).collect()
     }
 
     fn prepares(&self) -> bool {
@@ -264,6 +316,20 @@ impl TensorModel {
             Runtime::Burn(network) => network.run_together(&Requests::of(requests)),
             Runtime::Absent(never) => {
                 let _ = requests;
+                match *never {}
+            }
+        }
+    }
+
+    /// The shapes that the runtime gives, from those that it takes.
+    fn gives(&self, taken: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
+        match &self.runtime {
+            #[cfg(feature = "onnx")]
+            Runtime::Onnx(plan) => plan.output_shapes(taken),
+            #[cfg(feature = "burn")]
+            Runtime::Burn(network) => network.graph().output_shapes(taken),
+            Runtime::Absent(never) => {
+                let _ = taken;
                 match *never {}
             }
         }
@@ -309,17 +375,7 @@ impl Computing for TensorModel {
 
     fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let taken = self.taken(shapes);
-        let taken: Vec<&[usize]> = taken.iter().map(Vec::as_slice).collect();
-        match &self.runtime {
-            #[cfg(feature = "onnx")]
-            Runtime::Onnx(plan) => plan.output_shapes(&taken),
-            #[cfg(feature = "burn")]
-            Runtime::Burn(network) => network.graph().output_shapes(&taken),
-            Runtime::Absent(never) => {
-                let _ = taken;
-                match *never {}
-            }
-        }
+        self.gives(&taken.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     fn class_bytes(&self, rows: u32) -> usize {

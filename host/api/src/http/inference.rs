@@ -91,7 +91,7 @@ fn metadata<'a>(name: &'a str, model: &PredictBackend) -> ModelMetadata<'a> {
         name,
         versions: [VERSION],
         platform: format!("{}_{}", model.info.backend, model.info.format),
-        inputs: specs(&model.signature.inputs),
+        inputs: SpecObject::inputs(&model.signature),
         outputs: specs(&model.signature.outputs),
     }
 }

@@ -107,7 +107,7 @@ impl From<&PredictBackend> for TensorFacts {
         Self {
             format: model.info.format,
             backend: model.info.backend,
-            inputs: specs(&model.signature.inputs),
+            inputs: SpecObject::inputs(&model.signature),
             outputs: specs(&model.signature.outputs),
             parameters: model.info.parameters,
             bytes: model.info.weight_bytes,

@@ -108,8 +108,12 @@ fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
         weight_bytes: 0,
         sha256: None,
     };
-    let signature =
-        Signature { inputs: vec![spec("x", 3)], outputs: vec![spec("y", 3), spec("z", 3 * WIDE)], rows: true };
+    let signature = Signature {
+        inputs: vec![spec("x", 3)],
+        outputs: vec![spec("y", 3), spec("z", 3 * WIDE)],
+        rows: true,
+        mask: None,
+    };
     let predict = PredictBackend { jobs, info, signature, computing: Arc::new(Doubles { row_class_bytes }) };
     let health = ModelHealth::default();
     health.worker().up();
