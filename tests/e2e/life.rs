@@ -246,6 +246,9 @@ fn a_model_sleeps_until_it_is_asked_for_and_when_nobody_asks_any_more() {
     let server = Setup::new().config(&config).start();
     assert_eq!(states(&server), json!({"demo": "ready", "p": "asleep"}));
     assert_eq!(server.client.get("/readyz").status, 200, "who sleeps makes nobody unready");
+    let asleep = server.client.get("/v1/models/p");
+    assert_eq!((asleep.status, &asleep.json()["state"], &asleep.json()["id"]), (200, &json!("asleep"), &json!("p")));
+    assert_eq!(server.client.get("/v1/models/demo").json()["state"], "ready");
     let answers: Vec<String> = std::thread::scope(|scope| {
         let askers: Vec<_> = (0..8).map(|_| scope.spawn(|| text(&server, "p"))).collect();
         askers.into_iter().map(|asker| asker.join().expect("it is answered")).collect()
@@ -374,6 +377,7 @@ fn what_a_model_and_a_tenant_run_at_once_changes_while_their_requests_run() {
         (json!({"max-sequences": 256}), "max-sequences must be between 1 and 255, got 256"),
         (json!({"max-tenant-sequences": 16_321}), "max-tenant-sequences must be between 1 and 16320, got 16321"),
         (json!({"max-step-tokens": 65_537}), "max-step-tokens must be between 1 and 65536, got 65537"),
+        (json!({"batch-size": 5}), "batch-size = 5: only for models that compute tensors"),
         (json!({"path": "demo"}), "unknown key \"path\""),
     ] {
         let refused = limits(body);

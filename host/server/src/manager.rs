@@ -142,8 +142,12 @@ impl Manager {
         }
         let adapters = resident.config.adapter.clone();
         let same_adapters = adapters == wanted.adapter;
-        resident.reconfigure(ModelConfig { adapter: adapters, ..wanted.clone() });
+        let reconfigured = resident.reconfigure(ModelConfig { adapter: adapters, ..wanted.clone() });
         drop(state);
+        if let Err(error) = reconfigured {
+            tracing::error!(model = id, %error, "the model is not changed");
+            return;
+        }
         if let Some(api) = self.api() {
             api.set_naming(&config.naming());
         }
@@ -267,8 +271,7 @@ impl ModelControl for Manager {
         let mut state = self.state();
         let resident = state.resident(id)?;
         let config = settings::over(&resident.config, limits)?;
-        resident.reconfigure(config);
-        Ok(())
+        resident.reconfigure(config).map_err(|error| ModelRefusal::Invalid(error.to_string()))
     }
 
     fn load_adapter(&self, model: &str, _: &Adapters, wanted: &WantedAdapter) -> Result<Arc<Adapter>, AdapterRefusal> {

@@ -86,6 +86,8 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
         ("lora", shown(&config.lora)),
         ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
         ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
+        ("max-sequences", config.max_sequences.map(|most| most.to_string())),
+        ("max-tenant-sequences", config.max_tenant_sequences.map(|most| most.to_string())),
         ("kv-type", config.kv_type.set().map(|kv_type| kv_type.kv_type().as_str().to_owned())),
         ("kv-layout", config.kv_layout.set().map(|layout| layout.layout().as_str().to_owned())),
         ("kv-reserve", (config.kv_reserve != usual.kv_reserve).then(|| config.kv_reserve.as_str().to_owned())),
@@ -113,6 +115,7 @@ fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     vec![
         ("context-tokens", tokens(&config.context_tokens)),
         ("batch-tokens", tokens(&config.batch_tokens)),
+        ("max-step-tokens", config.max_step_tokens.map(|most| most.to_string())),
         ("threads", tokens(&config.threads)),
         ("gpu-layers", tokens(&config.gpu_layers).filter(|layers| layers != "0")),
         ("devices", (!config.devices.is_empty()).then(|| format!("{:?}", config.devices))),

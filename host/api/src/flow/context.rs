@@ -16,7 +16,7 @@ use crate::flow::request::{Endpoint, Prompt};
 use crate::flow::served::Served;
 use crate::wire::adapters::{self as wire, Wanted, wanted};
 use crate::wire::fields::Fields;
-use crate::wire::params::{Bounds, GenerationSettings};
+use crate::wire::params::{self, Bounds, GenerationSettings};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParseContext<'a> {
@@ -34,6 +34,7 @@ impl ParseContext<'_> {
     /// # Errors
     /// As [`Api::model_of`].
     pub(crate) fn model(&self, fields: &Fields<'_>) -> Result<Arc<Served>, FlowError> {
+        self.chosen.note_timeout(params::timeout(fields, self.api.limits().max_timeout));
         self.chosen.of(fields.text("model")?, || self.api.model_of(fields, self.caller))
     }
 

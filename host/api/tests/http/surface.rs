@@ -306,7 +306,7 @@ async fn lists_only_models_that_the_caller_may_use() {
     let mut demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
     assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
     let details = json!({
-        "task": "generate", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,
+        "task": "generate", "state": "ready", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,
         "parameters": 3, "prefix_reuse": "ranges", "chat_template": true,
     });
     demo.as_object_mut().unwrap().extend(details.as_object().unwrap().clone());

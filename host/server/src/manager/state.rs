@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_core::engine::ModelKind;
 use camshaft_registry::InUse;
 use crossbeam_channel::{Receiver, TryRecvError};
 use tokio::sync::{oneshot, watch};
@@ -12,6 +13,8 @@ use tokio::sync::{oneshot, watch};
 use super::book::Book;
 use crate::bounds::ModelBounds;
 use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
+use crate::error::ServerError;
+use crate::models;
 use crate::start::{Started, now};
 use crate::weights::Weights;
 
@@ -62,6 +65,8 @@ pub(super) struct Resident {
     pub(super) origin: Origin,
     /// `None`: it is not in memory.
     pub(super) held: Option<Hold>,
+    /// What it was when it was in memory last.
+    kind: Option<ModelKind>,
     /// Versions before it whose last requests still run.
     pub(super) draining: Vec<Hold>,
     pub(super) since: u64,
@@ -110,6 +115,7 @@ impl Resident {
             config,
             origin,
             held: None,
+            kind: None,
             draining: Vec::new(),
             since: now(),
             swaps: 0,
@@ -128,6 +134,7 @@ impl Resident {
     /// It is in memory from now on. What was there before is drained.
     pub(super) fn hold(&mut self, number: usize, weights: &Weights, started: &Started) {
         let before = self.held.replace(Hold::new(number, weights, started));
+        self.kind = Some(weights.loaded.kind());
         self.swaps += u64::from(before.is_some());
         self.draining.extend(before);
         (self.used, self.came, self.since) = (Instant::now(), Instant::now(), now());
@@ -136,12 +143,19 @@ impl Resident {
     }
 
     /// What it is from now on where that needs no other weights. What is in memory of it follows.
-    pub(super) fn reconfigure(&mut self, config: ModelConfig) {
+    ///
+    /// # Errors
+    /// A setting is none of such a model: it could not be loaded again.
+    pub(super) fn reconfigure(&mut self, config: ModelConfig) -> Result<(), ServerError> {
+        if let Some(kind) = self.kind.or(config.expected_kind()) {
+            models::settings_fit(&config, kind)?;
+        }
         if let Some(hold) = &self.held {
             // Nobody listens any more if its threads have ended.
             let _ = hold.bounds.send(ModelBounds::of(&config));
         }
         self.config = config;
+        Ok(())
     }
 
     /// What the file says, with the adapters that operators have loaded and unloaded since it last said something else of them.
