@@ -72,11 +72,10 @@ async fn the_admin_listener_asks_for_no_credentials_and_has_no_clients_routes() 
         let status = server.admin.clone().oneshot(sent).await.unwrap().status();
         assert_eq!(
             status == 404,
-            // There are no models and operations with the names that the test asks for.
+            // There are no adapters and operations with the names that the test asks for.
             route.access == Access::Guarded
                 || route.path.contains("{mode}")
                 || route.path.contains("{adapter}")
-                || route.path == "/admin/models/{id}" && route.method == "GET"
                 || route.path == "/admin/operations/{id}",
             "{route:?}: {status}"
         );
