@@ -18,10 +18,10 @@ const BYTE: u64 = 127;
 /// How far two numbers may be apart, of the largest one of their output: batches of other widths round differently.
 const ROUNDING: f64 = 1e-5;
 
-/// Computes a request by itself.
-type Alone<'a> = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, String> + 'a;
-/// Computes several at once, and returns what each of them gets.
-type Together<'a> = dyn Fn(&[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> + 'a;
+/// Computes a request.
+type Alone<'a> = &'a dyn Fn(&[Tensor]) -> Result<Vec<Tensor>, String>;
+/// Computes several at once: what each of them gets.
+type Together<'a> = &'a dyn Fn(&[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String>;
 
 /// What computes a model, with the bytes that this takes.
 pub(crate) struct Model<'a> {
@@ -30,8 +30,8 @@ pub(crate) struct Model<'a> {
     /// Place of the input that is a mask.
     pub(crate) mask: Option<usize>,
     pub(crate) bytes: &'a dyn Fn(&[&[usize]]) -> Option<u64>,
-    pub(crate) alone: &'a Alone<'a>,
-    pub(crate) together: &'a Together<'a>,
+    pub(crate) alone: Alone<'a>,
+    pub(crate) together: Together<'a>,
 }
 
 /// Computes requests alone and together.

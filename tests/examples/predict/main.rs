@@ -19,6 +19,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 const DIGITS: &str = "config/digits/digits.onnx";
 /// In the folder of models: of 26 kB, and of 1.5 MB.
 const MORE: [&str; 2] = ["onnx/mnist-8.onnx", "burn/mnist.onnx"];
+const SERVERS: usize = 3;
 /// How far two servers' numbers may be apart.
 const TOLERANCE: f64 = 1e-4;
 
@@ -50,7 +51,6 @@ fn measure(model: &Path, options: &Options) -> Result<()> {
     for &clients in &options.clients {
         let mut runs: Vec<Vec<Run>> = servers.iter().map(|_| Vec::new()).collect();
         for repeat in 0..options.repeats {
-            // Each server is the first one as often as any other.
             for place in 0..servers.len() {
                 let at = (repeat + place) % servers.len();
                 let run = load.drive(&servers[at].address, clients, options.warm_up, options.span);
@@ -106,12 +106,14 @@ fn options() -> Result<Options> {
         match name.as_str() {
             "--model" => options.models.push(value.into()),
             "--clients" => options.clients = value.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?,
-            "--repeats" => options.repeats = value.parse::<usize>()?.max(1),
+            "--repeats" => options.repeats = value.parse::<usize>()?.clamp(1, 1000),
             "--seconds" => options.span = Duration::try_from_secs_f64(value.parse()?)?,
             "--warm-up" => options.warm_up = Duration::try_from_secs_f64(value.parse()?)?,
             _ => return Err(format!("unknown option {name}").into()),
         }
     }
+    // Each server is the first one as often as any other.
+    options.repeats = options.repeats.next_multiple_of(SERVERS);
     if options.models.is_empty() {
         options.models.push(camshaft_tests::repository().join(DIGITS));
         match std::env::var_os("CAMSHAFT_MODELS") {
