@@ -1,6 +1,7 @@
 //! GPUs: models on them, and what happens where they are missing, too small or lost. `cargo xtask test --vulkan` runs all of it, and
-//! the tests of what is computed, with a program that was built with Vulkan on Mesa's software device.
-use std::path::Path;
+//! the tests of what is computed, with a program that was built with Vulkan on Mesa's software device; `--wgpu` runs those of tensor
+//! models, with one that was built with WebGPU.
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use camshaft_tests::{Server, Setup, demo_model, eventually, repository};
@@ -104,12 +105,18 @@ fn given_vulkan_a_device_that_is_too_small_gets_fewer_layers() {
     assert_eq!(ask(&server, "1, 2, 3,")["usage"]["completion_tokens"], 12);
 }
 
-/// A server whose device is lost when `file` is there.
-fn losing(file: &Path, settings: &str) -> Setup {
+/// Stands between a program and Vulkan.
+fn library_that_loses(file: &Path) -> PathBuf {
     let library = file.with_file_name("liblost.so");
     let source = repository().join("tests/e2e/devices/lost.c");
     let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     assert!(made.unwrap().success());
+    library
+}
+
+/// A server whose device is lost when `file` is there.
+fn losing(file: &Path, settings: &str) -> Setup {
+    let library = library_that_loses(file);
     served(settings).env("LD_PRELOAD", library.to_str().unwrap()).env("DEVICE_LOST_IF", file.to_str().unwrap())
 }
 
@@ -172,4 +179,89 @@ fn given_vulkan_a_device_that_is_lost_later_is_replaced_by_the_cpu() {
         server.settled_log()
     );
     server.assert_runs();
+}
+
+/// The bundled classifier of digits, with what computes it as it was asked for.
+fn digits(backend: &str) -> Setup {
+    Setup::new().config(&format!("[[model]]\npath = \"digits\"\nbackend = \"{backend}\"\n"))
+}
+
+fn computed_by(server: &Server) -> String {
+    server.client.get("/model/info").json()["backend"].as_str().unwrap().to_owned()
+}
+
+fn seven(server: &Server) -> Value {
+    let text = std::fs::read_to_string(repository().join("config/digits/seven.json")).unwrap();
+    let answer = server.client.ask("/predict", &serde_json::from_str(&text).unwrap());
+    assert_eq!(answer["classes"][0][0]["label"], "seven", "{answer}");
+    answer["outputs"].clone()
+}
+
+#[test]
+fn a_tensor_model_for_which_there_is_no_gpu_is_computed_on_the_cpu_and_the_log_says_why() {
+    // A program with WebGPU finds no driver, one without says how to get it.
+    let server = digits("wgpu").env("VK_DRIVER_FILES", "/nowhere").env("VK_ICD_FILENAMES", "/nowhere").start();
+    assert_eq!(computed_by(&server), "ndarray");
+    seven(&server);
+    let log = server.settled_log();
+    assert!(log.contains("the model is computed on the CPU"), "{log}");
+    assert!(log.contains("there is no GPU") || log.contains("needs the feature `wgpu`"), "{log}");
+    let auto = digits("auto").env("VK_DRIVER_FILES", "/nowhere").env("VK_ICD_FILENAMES", "/nowhere").start();
+    assert_eq!(computed_by(&auto), "ndarray");
+    assert!(!auto.settled_log().contains("computed on the CPU"), "{}", auto.settled_log());
+}
+
+#[test]
+fn given_wgpu_a_tensor_model_is_computed_by_the_device_that_was_asked_for() {
+    let server = digits("wgpu").start();
+    assert!(computed_by(&server).starts_with("wgpu ("), "{}", server.settled_log());
+    // A device that is made of the processor's cores has to be asked for.
+    let auto = digits("auto").start();
+    assert_eq!(computed_by(&auto), "ndarray");
+    let numbers = |outputs: &Value| -> Vec<f64> {
+        let output = outputs.as_object().unwrap().values().next().unwrap();
+        output["data"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    for (one, other) in numbers(&seven(&server)).iter().zip(numbers(&seven(&auto))) {
+        assert!((one - other).abs() <= 1e-2, "{one} {other}");
+    }
+}
+
+#[test]
+fn given_wgpu_a_device_that_is_lost_later_is_replaced_by_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lost");
+    let mut server = losing_digits(&file).start();
+    assert!(computed_by(&server).starts_with("wgpu ("), "{}", server.settled_log());
+    let expected = seven(&server)["logits"]["shape"].clone();
+    std::fs::write(&file, "").unwrap();
+    // No request fails: the CPU computes the one that met it, too.
+    for _ in 0..3 {
+        assert_eq!(seven(&server)["logits"]["shape"], expected);
+    }
+    assert_eq!(computed_by(&server), "ndarray");
+    let log = server.settled_log();
+    assert_eq!(
+        log.matches("tensor models are computed on the CPU until the server is started again").count(),
+        1,
+        "{log}"
+    );
+    server.assert_runs();
+}
+
+#[test]
+fn given_wgpu_a_device_that_fails_at_the_start_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lost");
+    std::fs::write(&file, "").unwrap();
+    let server = losing_digits(&file).start();
+    assert_eq!(computed_by(&server), "ndarray");
+    seven(&server);
+    let log = server.settled_log();
+    assert!(log.contains("the model is computed on the CPU, not by WebGPU"), "{log}");
+}
+
+fn losing_digits(file: &Path) -> Setup {
+    let library = library_that_loses(file);
+    digits("wgpu").env("LD_PRELOAD", library.to_str().unwrap()).env("DEVICE_LOST_IF", file.to_str().unwrap())
 }

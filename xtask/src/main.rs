@@ -14,6 +14,7 @@ mod release_wit;
 mod setup;
 mod test;
 mod vulkan;
+mod wgpu;
 
 use std::process::ExitCode;
 
@@ -21,8 +22,9 @@ use command::Failure;
 
 const USAGE: &str = "\
 cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard policies, serve the bundled demo model
-cargo xtask test [--vulkan]      set up what is missing, run everything CI runs; or build with Vulkan, and run the tests of what
-                                 is computed on Mesa's software device
+cargo xtask test [--vulkan|--wgpu]
+                                 set up what is missing, run everything CI runs; or build with Vulkan or WebGPU, and run the tests
+                                 of what is computed on Mesa's software device
 cargo xtask attacks [NAME]       attack the server, and print what each attack found
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found

@@ -1,12 +1,13 @@
 //! `cargo xtask test`: everything CI runs, cheapest failures first.
 use crate::command::{self, Done, Failure, cargo, say, succeeds};
-use crate::{build, setup, vulkan};
+use crate::{build, setup, vulkan, wgpu};
 
 pub(crate) fn run(arguments: &[String]) -> Done {
     match arguments {
         [] => {}
         [only] if only == "--vulkan" => return vulkan::test(),
-        other => return Err(Failure(format!("test takes --vulkan and nothing else: {other:?}"))),
+        [only] if only == "--wgpu" => return wgpu::test(),
+        other => return Err(Failure(format!("test takes --vulkan or --wgpu and nothing else: {other:?}"))),
     }
     setup::run_for_tests()?;
     say("checking format");
@@ -16,8 +17,8 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     say("testing");
     // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
-    // Those of a device are for `cargo xtask test --vulkan`.
-    let mut left_out = vec!["long_attack", "given_vulkan"];
+    // Those of a device are for `cargo xtask test --vulkan` and `--wgpu`.
+    let mut left_out = vec!["long_attack", "given_vulkan", "given_wgpu"];
     if std::env::var_os("CAMSHAFT_MODELS").is_none() {
         say("CAMSHAFT_MODELS is not set: tests that need other models count as skipped");
         left_out.push("given_models");

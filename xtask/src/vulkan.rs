@@ -62,12 +62,12 @@ pub(crate) fn test() -> Done {
     command::run(&mut command)
 }
 
-fn copy_mode(from: &Path, to: &Path) -> Done {
+pub(crate) fn copy_mode(from: &Path, to: &Path) -> Done {
     Ok(std::fs::set_permissions(to, std::fs::metadata(from)?.permissions())?)
 }
 
 /// The file that names the driver.
-fn lavapipe() -> Option<PathBuf> {
+pub(crate) fn lavapipe() -> Option<PathBuf> {
     let names = std::fs::read_dir(DRIVERS).ok()?.flatten().map(|entry| entry.path());
     names.into_iter().find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("lvp_icd")))
 }

@@ -432,6 +432,10 @@ pub trait Computing: fmt::Debug + Send + Sync {
     fn class_bytes(&self, _rows: u32) -> usize {
         0
     }
+    /// What computes it since the device failed that it was loaded for.
+    fn fallback(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What a request asks a model to compute: a tensor for each input, and how many rows they have.

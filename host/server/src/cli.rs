@@ -15,8 +15,8 @@ use crate::error::ServerError;
 use crate::model_command::PullArgs;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, health, logging, manual, model_command, placing, plugin_check, probe, serve,
-    show, signals, version,
+    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, placing, plugin_check, probe,
+    serve, show, signals, version,
 };
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -56,6 +56,14 @@ enum Command {
     /// driver may end the process that uses it.
     #[command(hide = true)]
     TryDevices { trial: String },
+    /// Load a tensor model onto a GPU and compute some numbers there. `serve` and `check` try this in a separate process first,
+    /// because a driver may end the process that uses it.
+    #[command(hide = true)]
+    TryBackend {
+        path: PathBuf,
+        #[arg(long)]
+        named: bool,
+    },
     /// List the GPUs that layers of models can be given to.
     Devices,
     /// Compile a policy component from standard input into a cache directory. `serve` runs this in a separate process with
@@ -308,6 +316,7 @@ pub fn run() -> ExitCode {
             | Command::CompilePolicy { .. }
             | Command::ProbeModel { .. }
             | Command::TryDevices { .. }
+            | Command::TryBackend { .. }
     );
     if serves || is_heavy {
         environment::complete();
@@ -365,6 +374,7 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
         }
         Command::ProbeModel { path, lora, adapter } => probe::probe_here(&path, lora, &adapter),
         Command::TryDevices { trial } => placing::try_here(&trial),
+        Command::TryBackend { path, named } => gpu_trial::try_here(&path, named),
         Command::Devices => Devices::look().and_then(|devices| check::print(&devices.table())),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),

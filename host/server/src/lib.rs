@@ -29,6 +29,7 @@ mod closings;
 mod connection;
 mod exchange;
 mod frames;
+mod gpu_trial;
 mod health;
 mod held;
 mod listener;

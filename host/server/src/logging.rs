@@ -68,8 +68,10 @@ impl LogHandle {
 }
 
 /// llama.cpp logs a hundred lines about every model at its info level. What carries connections logs lines about frames that
-/// clients send, as fast as they send them.
-const QUIET: &str = "llama-cpp-2=warn,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off";
+/// clients send, as fast as they send them. What computes on GPUs logs each tensor's device, and that it has no folder for what it
+/// tuned, which it was given none for.
+const QUIET: &str = "llama-cpp-2=warn,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off,wgpu=warn,wgpu_core=warn,\
+                     wgpu_hal=warn,naga=warn,cubecl_wgpu=warn,cubecl_runtime=warn,cubecl_common::cache_file=off,burn_fusion=warn";
 
 /// What `log.level` says.
 ///

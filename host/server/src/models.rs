@@ -11,7 +11,7 @@ use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
 use crate::progress::{LoadBar, ProgressSink};
-use crate::tensors;
+use crate::{gpu_trial, tensors};
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
@@ -63,7 +63,9 @@ pub(crate) fn load_tensors(
             let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
             return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
         }
-        let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
+        let (backend, note) = gpu_trial::backend(&path, config.backend.choice(), &bar);
+        let mut model = read.load(backend).map_err(|problem| bad("path", problem))?;
+        model.facts.notes.extend(note);
         Ok((model, digest))
     });
     let (model, digest) = tried.confirm(loaded)?;

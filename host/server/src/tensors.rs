@@ -82,12 +82,12 @@ impl ReadModel {
     }
 }
 
-/// What the process that tries a file does: loads the model, and computes one input.
+/// What the process that tries a file does: loads the model, and computes one input on the CPU.
 ///
 /// # Errors
 /// It cannot be served.
 pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
-    let model = read(path)?.load(BackendChoice::Auto)?;
+    let model = read(path)?.load(BackendChoice::Cpu)?;
     // A model may not take the numbers that are tried. What ends the process would end the server, too.
     let _ = Predictor::new(model.into(), 1, Duration::ZERO).warm_up();
     Ok(())

@@ -1,4 +1,5 @@
 //! What is known of a model beside its tensors.
+use std::borrow::Cow;
 use std::fmt;
 
 /// Whether requests may be computed together.
@@ -24,8 +25,8 @@ impl fmt::Display for Joining {
 pub struct Facts {
     /// Format of its file.
     pub format: &'static str,
-    /// What computes it.
-    pub backend: &'static str,
+    /// What computes it: with the adapter's name, if that is a GPU.
+    pub backend: Cow<'static, str>,
     /// From the file: of its graph, or empty.
     pub name: String,
     /// Number of parameters, and their bytes.

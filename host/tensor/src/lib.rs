@@ -53,8 +53,13 @@ mod shapes;
 #[cfg(feature = "burn")]
 mod weights;
 
+#[cfg(feature = "wgpu")]
+mod accelerated;
+#[cfg(feature = "wgpu")]
+mod gpu;
+
 pub use error::TensorLoadError;
 pub use facts::{Facts, Joining};
-pub use model::{BackendChoice, TensorModel, load};
+pub use model::{BackendChoice, HAS_WGPU, TensorModel, load};
 pub use predictor::Predictor;
 pub use source::{FileFormat, Files, GatherError, MANIFEST_BYTES, WEIGHTS_BYTES, Wanted, gather, is_tensor_model};

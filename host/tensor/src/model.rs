@@ -1,5 +1,8 @@
 //! A loaded model, whatever computes it, with what is done before and after.
 #[cfg(feature = "burn")]
+use std::borrow::Cow;
+
+#[cfg(feature = "burn")]
 use burn_ndarray::{NdArray, NdArrayDevice};
 use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::tensor::{Axis, Class, Computing, Signature, Tensor};
@@ -22,6 +25,12 @@ const LENGTHS: [usize; 3] = [1, 8, 32];
 /// Names of weights that a note shows.
 #[cfg(feature = "burn")]
 const SHOWN_UNUSED: usize = 16;
+
+/// Whether this build computes on GPUs.
+pub const HAS_WGPU: bool = cfg!(feature = "wgpu");
+/// What computes on the CPU.
+#[cfg(feature = "burn")]
+const NDARRAY: &str = "ndarray";
 
 /// Where a model is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,6 +64,8 @@ enum Runtime {
     Onnx(crate::tract::Plan),
     #[cfg(feature = "burn")]
     Burn(crate::network::Network<NdArray>),
+    #[cfg(feature = "wgpu")]
+    Gpu(Box<crate::accelerated::Accelerated>),
     /// In a build without a runtime, which loads nothing.
     #[expect(dead_code, reason = "nobody makes one")]
     Absent(std::convert::Infallible),
@@ -75,7 +86,14 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
     let Files { format, weights, manifest, labels } = files;
     let manifest = manifest.map(|(manifest, _)| manifest);
     let Loaded { mut facts, signature, runtime } = match format {
-        FileFormat::Onnx => onnx(&weights, manifest.as_ref())?,
+        FileFormat::Onnx => {
+            let mut loaded = onnx(&weights, manifest.as_ref())?;
+            if backend == BackendChoice::Wgpu {
+                let note = "backend \"wgpu\" is for weights and manifests: an ONNX model is computed on the CPU";
+                loaded.facts.notes.push(note.to_owned());
+            }
+            loaded
+        }
         _ => burn(format, weights, manifest.as_ref(), backend)?,
     };
     if signature.inputs.len() > INPUTS {
@@ -158,10 +176,8 @@ fn burn(
     });
     let mut weights = crate::weights::Weights::read(format, weights)?;
     let network = crate::network::Network::new(graph, layout, &mut weights, NdArrayDevice::Cpu)?;
-    let mut notes = Vec::new();
-    if backend == BackendChoice::Wgpu {
-        notes.push("backend \"wgpu\" is not in this build: the model is computed on the CPU".to_owned());
-    }
+    let (runtime, computed_by, note) = placed(network, layout, &mut weights, backend)?;
+    let mut notes = Vec::from_iter(note);
     let unused = weights.unused();
     if !unused.is_empty() {
         let some: Vec<String> = unused.iter().take(SHOWN_UNUSED).map(|name| crate::error::shown(name)).collect();
@@ -171,14 +187,57 @@ fn burn(
     }
     let facts = Facts {
         format: format.as_str(),
-        backend: "ndarray",
+        backend: computed_by,
         name: String::new(),
         parameters: weights.parameters,
         bytes: weights.bytes,
         joining,
         notes,
     };
-    Ok(Loaded { facts, signature, runtime: Runtime::Burn(network) })
+    Ok(Loaded { facts, signature, runtime })
+}
+
+/// A network where it is computed, with the name of what computes it, and what an operator shall know.
+#[cfg(feature = "burn")]
+type PlacedNetwork = (Runtime, Cow<'static, str>, Option<String>);
+
+#[cfg(feature = "wgpu")]
+fn placed(
+    network: crate::network::Network<NdArray>,
+    layout: crate::manifest::Layout,
+    weights: &mut crate::weights::Weights,
+    backend: BackendChoice,
+) -> Result<PlacedNetwork, TensorLoadError> {
+    use crate::accelerated::{Placed, place};
+
+    if backend == BackendChoice::Cpu {
+        return Ok((Runtime::Burn(network), NDARRAY.into(), None));
+    }
+    Ok(match place(network, layout, weights, backend == BackendChoice::Wgpu)? {
+        Placed::Gpu(network) => {
+            let computed_by = network.backend();
+            (Runtime::Gpu(network), computed_by.into(), None)
+        }
+        Placed::Cpu(network, why) => {
+            let note = why.map(|why| format!("the model is computed on the CPU, not by WebGPU: {why}"));
+            (Runtime::Burn(network), NDARRAY.into(), note)
+        }
+    })
+}
+
+#[cfg(feature = "burn")]
+#[cfg(not(feature = "wgpu"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature `wgpu`")]
+fn placed(
+    network: crate::network::Network<NdArray>,
+    _: crate::manifest::Layout,
+    _: &mut crate::weights::Weights,
+    backend: BackendChoice,
+) -> Result<PlacedNetwork, TensorLoadError> {
+    let note =
+        "backend \"wgpu\" is not in this build, which needs the feature `wgpu`: the model is computed on the CPU";
+    let note = (backend == BackendChoice::Wgpu).then(|| note.to_owned());
+    Ok((Runtime::Burn(network), NDARRAY.into(), note))
 }
 
 #[cfg(not(feature = "burn"))]
@@ -301,6 +360,8 @@ impl TensorModel {
             Runtime::Onnx(plan) => plan.run(inputs),
             #[cfg(feature = "burn")]
             Runtime::Burn(network) => network.run(inputs),
+            #[cfg(feature = "wgpu")]
+            Runtime::Gpu(network) => network.run(inputs),
             Runtime::Absent(never) => {
                 let _ = inputs;
                 match *never {}
@@ -314,6 +375,8 @@ impl TensorModel {
             Runtime::Onnx(plan) => plan.run_together(&Requests::of(requests)),
             #[cfg(feature = "burn")]
             Runtime::Burn(network) => network.run_together(&Requests::of(requests)),
+            #[cfg(feature = "wgpu")]
+            Runtime::Gpu(network) => network.run_together(requests),
             Runtime::Absent(never) => {
                 let _ = requests;
                 match *never {}
@@ -328,6 +391,8 @@ impl TensorModel {
             Runtime::Onnx(plan) => plan.output_shapes(taken),
             #[cfg(feature = "burn")]
             Runtime::Burn(network) => network.graph().output_shapes(taken),
+            #[cfg(feature = "wgpu")]
+            Runtime::Gpu(network) => network.spare().graph().output_shapes(taken),
             Runtime::Absent(never) => {
                 let _ = taken;
                 match *never {}
@@ -363,6 +428,8 @@ impl Computing for TensorModel {
             Runtime::Onnx(plan) => plan.run_bytes(&taken),
             #[cfg(feature = "burn")]
             Runtime::Burn(network) => network.graph().run_bytes(&taken),
+            #[cfg(feature = "wgpu")]
+            Runtime::Gpu(network) => network.spare().graph().run_bytes(&taken),
             Runtime::Absent(never) => {
                 let _ = taken;
                 match *never {}
@@ -376,6 +443,14 @@ impl Computing for TensorModel {
     fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let taken = self.taken(shapes);
         self.gives(&taken.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    #[cfg(feature = "wgpu")]
+    fn fallback(&self) -> Option<&'static str> {
+        match &self.runtime {
+            Runtime::Gpu(network) if network.has_failed() => Some(NDARRAY),
+            _ => None,
+        }
     }
 
     fn class_bytes(&self, rows: u32) -> usize {

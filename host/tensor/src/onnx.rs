@@ -220,5 +220,13 @@ fn facts(graph: &GraphProto, joining: Joining) -> Facts {
         numbers(&tensor.dims).saturating_mul(datum.map_or(1, |datum| datum.size_of() as u64))
     });
     let bytes = bytes.fold(0, u64::saturating_add);
-    Facts { format: FORMAT, backend: BACKEND, name: graph.name.clone(), parameters, bytes, joining, notes: Vec::new() }
+    Facts {
+        format: FORMAT,
+        backend: BACKEND.into(),
+        name: graph.name.clone(),
+        parameters,
+        bytes,
+        joining,
+        notes: Vec::new(),
+    }
 }

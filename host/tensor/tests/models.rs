@@ -113,7 +113,7 @@ fn given_models_weights_of_pytorch_and_safetensors_give_what_numpy_computed() {
     let Some(models) = models() else { return };
     for (name, kind) in [("mnist-safetensors.toml", "safetensors"), ("mnist-pt.toml", "pt")] {
         let model = model(&models.join("burn"), name);
-        assert_eq!((model.facts.parameters, model.facts.backend, model.facts.format), (376_938, "ndarray", kind));
+        assert_eq!((model.facts.parameters, &*model.facts.backend, model.facts.format), (376_938, "ndarray", kind));
         assert!(model.facts.notes.is_empty(), "{:?}", model.facts.notes);
         let expected = &reference()["mnist"][kind];
         for (digit, expected) in digits(&models).iter().zip(expected.as_array().expect("a list")) {

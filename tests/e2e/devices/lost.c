@@ -73,3 +73,18 @@ function vkGetInstanceProcAddr(void *instance, const char *name) {
     }
     return replaced(found, name);
 }
+
+/* Some programs do not link the loader, and look for its function. */
+void *dlsym(void *library, const char *name) {
+    static void *(*real)(void *, const char *);
+    if (!real) {
+        void *found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+        *(void **)&real = found ? found : dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.17");
+    }
+    void *found = real(library, name);
+    if (found && strcmp(name, "vkGetInstanceProcAddr") == 0 && found != (void *)vkGetInstanceProcAddr) {
+        of_instance = (lookup)found;
+        return (void *)vkGetInstanceProcAddr;
+    }
+    return found;
+}

@@ -1,4 +1,5 @@
 //! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -129,12 +130,19 @@ pub struct PredictInfo {
     pub name: String,
     /// Format of the file.
     pub format: &'static str,
-    /// What computes it.
-    pub backend: &'static str,
+    /// What computes it, with the name of its device if it has one.
+    pub backend: Cow<'static, str>,
     pub parameters: u64,
     pub weight_bytes: u64,
     /// As [`ModelInfo::sha256`].
     pub sha256: Option<String>,
+}
+
+impl PredictBackend {
+    /// What computes it now.
+    pub fn backend(&self) -> &str {
+        self.computing.fallback().unwrap_or(&self.info.backend)
+    }
 }
 
 impl Model {

@@ -122,7 +122,7 @@ mod tests {
             info: PredictInfo {
                 name: String::new(),
                 format: "onnx",
-                backend: "tract",
+                backend: "tract".into(),
                 parameters: 0,
                 weight_bytes: 0,
                 sha256: None,

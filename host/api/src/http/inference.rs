@@ -90,7 +90,8 @@ fn metadata<'a>(name: &'a str, model: &PredictBackend) -> ModelMetadata<'a> {
     ModelMetadata {
         name,
         versions: [VERSION],
-        platform: format!("{}_{}", model.info.backend, model.info.format),
+        // Without the name of a device, which is in parentheses.
+        platform: format!("{}_{}", model.backend().split(' ').next().unwrap_or_default(), model.info.format),
         inputs: SpecObject::inputs(&model.signature),
         outputs: specs(&model.signature.outputs),
     }

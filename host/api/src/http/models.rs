@@ -60,7 +60,7 @@ enum Facts {
 #[derive(Debug, Serialize)]
 struct TensorFacts {
     format: &'static str,
-    backend: &'static str,
+    backend: String,
     inputs: Vec<SpecObject>,
     outputs: Vec<SpecObject>,
     parameters: u64,
@@ -112,7 +112,7 @@ impl From<&PredictBackend> for TensorFacts {
         let specs = |specs: &[TensorSpec]| specs.iter().map(SpecObject::from).collect();
         Self {
             format: model.info.format,
-            backend: model.info.backend,
+            backend: model.backend().to_owned(),
             inputs: SpecObject::inputs(&model.signature),
             outputs: specs(&model.signature.outputs),
             parameters: model.info.parameters,

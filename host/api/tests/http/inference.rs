@@ -103,7 +103,7 @@ fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
     let info = PredictInfo {
         name: "double".to_owned(),
         format: "onnx",
-        backend: "tract",
+        backend: "tract".into(),
         parameters: 0,
         weight_bytes: 0,
         sha256: None,

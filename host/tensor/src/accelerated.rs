@@ -1,0 +1,198 @@
+//! A model on a GPU, with the same on the CPU for when the GPU fails.
+use std::sync::Arc;
+
+use burn_ndarray::NdArray;
+use burn_wgpu::Wgpu;
+use camshaft_core::limits::RUN_BYTES;
+use camshaft_core::tensor::{Axis, Datatype, Number, Tensor, volume};
+
+use crate::error::TensorLoadError;
+use crate::gpu::{Gpu, NoGpu};
+use crate::joined::Requests;
+use crate::manifest::Layout;
+use crate::network::Network;
+use crate::weights::Weights;
+
+/// Lengths of axes of any length with which both are compared: some models take no short ones.
+const LENGTHS: [usize; 3] = [8, 32, 1];
+/// Bound of the difference between both, as a part of the largest number that a model gives.
+const TOLERANCE: f64 = 1e-2;
+
+/// A model that is computed on a GPU while that works.
+#[derive(Debug)]
+pub(crate) struct Accelerated {
+    gpu: Arc<Gpu>,
+    network: Network<Wgpu>,
+    spare: Network<NdArray>,
+}
+
+/// Where a model is computed.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    Gpu(Box<Accelerated>),
+    /// With the reason, if a GPU was there or asked for.
+    Cpu(Network<NdArray>, Option<String>),
+}
+
+/// Puts a model on a GPU if there is one. `is_asked`: a GPU was asked for by name, so a driver that computes on the processor will do.
+///
+/// # Errors
+/// The weights do not have what a layer has.
+pub(crate) fn place(
+    spare: Network<NdArray>,
+    layout: Layout,
+    weights: &mut Weights,
+    is_asked: bool,
+) -> Result<Placed, TensorLoadError> {
+    let gpu = match Gpu::get(is_asked) {
+        Ok(gpu) => gpu,
+        Err(NoGpu::Absent) => return Ok(Placed::Cpu(spare, is_asked.then(|| "there is no GPU".to_owned()))),
+        Err(NoGpu::Failed(why)) => return Ok(Placed::Cpu(spare, Some(why))),
+    };
+    let made = gpu.in_turn(|| Network::new(spare.graph().clone(), layout, weights, gpu.device()));
+    let network = match (made, gpu.failure()) {
+        (Ok(network), None) => network,
+        (Err(error), None) => return Err(error),
+        (_, Some(why)) => return Ok(Placed::Cpu(spare, Some(format!("{}: {why}", gpu.name)))),
+    };
+    let placed = Accelerated { gpu, network, spare };
+    match placed.agrees() {
+        Ok(()) => Ok(Placed::Gpu(Box::new(placed))),
+        Err(why) => {
+            placed.gpu.fail(&why);
+            Ok(Placed::Cpu(placed.spare, Some(format!("{}: {why}", placed.gpu.name))))
+        }
+    }
+}
+
+impl Accelerated {
+    /// What computes it now, as `/model/info` says it.
+    pub(crate) fn backend(&self) -> String {
+        format!("wgpu ({})", self.gpu.name)
+    }
+
+    /// Whether the CPU has taken over.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.gpu.failure().is_some()
+    }
+
+    pub(crate) fn spare(&self) -> &Network<NdArray> {
+        &self.spare
+    }
+
+    /// As [`Network::run`].
+    ///
+    /// # Errors
+    /// The CPU cannot compute it, either.
+    pub(crate) fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        let shapes: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+        self.either(&shapes, || self.network.run(inputs), || self.spare.run(inputs))
+    }
+
+    /// As [`Network::run_together`].
+    ///
+    /// # Errors
+    /// As [`Accelerated::run`].
+    pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
+        let shapes = together(requests);
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let requests = Requests::of(requests);
+        self.either(&shapes, || self.network.run_together(&requests), || self.spare.run_together(&requests))
+    }
+
+    /// A device that fails costs a run the time that it took; the CPU computes this one and all that follow.
+    fn either<T>(
+        &self,
+        shapes: &[&[usize]],
+        on_gpu: impl FnOnce() -> Result<T, String>,
+        on_cpu: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        // The largest tensor has no more bytes than all.
+        let fits = self.spare.graph().run_bytes(shapes).is_some_and(|bytes| bytes <= self.gpu.tensor_bytes);
+        if self.has_failed() || !fits {
+            return on_cpu();
+        }
+        let given = self.gpu.in_turn(on_gpu);
+        let wrong = match (given, self.gpu.failure()) {
+            (Ok(given), None) => return Ok(given),
+            (Ok(_), Some(_)) => String::new(),
+            (Err(why), _) => why,
+        };
+        // What the CPU cannot compute is the request's fault.
+        let given = on_cpu()?;
+        self.gpu.fail(&wrong);
+        let (gpu, why) = (&self.gpu.name, self.gpu.failure().unwrap_or_default());
+        tracing::error!(
+            gpu,
+            why,
+            "the GPU failed: tensor models are computed on the CPU until the server is started again"
+        );
+        Ok(given)
+    }
+
+    /// Computes some numbers on both.
+    fn agrees(&self) -> Result<(), String> {
+        for inputs in LENGTHS.iter().filter_map(|&length| self.sample(length)) {
+            let Ok(expected) = self.spare.run(&inputs) else { continue };
+            let given = self.gpu.in_turn(|| self.network.run(&inputs));
+            if let Some(why) = self.gpu.failure() {
+                return Err(why.to_owned());
+            }
+            let given = given.map_err(|_| "it does not compute the model".to_owned())?;
+            return match given.iter().zip(&expected).all(|(given, expected)| are_close(given, expected)) {
+                true => Ok(()),
+                false => Err("it computes other numbers than the CPU".to_owned()),
+            };
+        }
+        Ok(())
+    }
+
+    /// Numbers from 0 to 1 for each input; integers are indices, perhaps, so they are 0.
+    fn sample(&self, length: usize) -> Option<Vec<Tensor>> {
+        let graph = self.spare.graph();
+        let axis = |axis: &Axis| match axis {
+            Axis::Fixed(length) => *length,
+            Axis::Any(_) => length,
+        };
+        let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect();
+        graph.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
+        let tensor = |(datatype, shape): (Datatype, Vec<usize>)| match datatype {
+            Datatype::Fp32 => {
+                let numbers = (0..volume(&shape)?).map(|place| (place * 7 % 61) as f32 / 61.0);
+                Tensor::new(datatype, shape, numbers.flat_map(f32::to_le_bytes).collect()).ok()
+            }
+            _ => Tensor::zero(datatype, shape).ok(),
+        };
+        graph.inputs.iter().map(|spec| spec.datatype).zip(shapes).map(tensor).collect()
+    }
+}
+
+/// The shapes of the tensors that requests make together.
+fn together(requests: &[&[Tensor]]) -> Vec<Vec<usize>> {
+    let Some((first, others)) = requests.split_first() else { return Vec::new() };
+    let shape = |(place, tensor): (usize, &Tensor)| {
+        let mut shape = tensor.shape().to_vec();
+        let rows = |request: &&[Tensor]| request.get(place).and_then(|tensor| tensor.shape().first()).copied();
+        if let Some(first) = shape.first_mut() {
+            *first = others.iter().filter_map(rows).fold(*first, usize::saturating_add);
+        }
+        shape
+    };
+    first.iter().enumerate().map(shape).collect()
+}
+
+fn are_close(given: &Tensor, expected: &Tensor) -> bool {
+    let numbers = |tensor: &Tensor| tensor.numbers().map(Number::to_f64).collect::<Vec<f64>>();
+    let (given_numbers, expected_numbers) = (numbers(given), numbers(expected));
+    let largest = expected_numbers
+        .iter()
+        .copied()
+        .filter(|number| number.is_finite())
+        .fold(0.0, |most: f64, number| most.max(number.abs()));
+    let is_close = |(given, expected): (&f64, &f64)| match expected.is_finite() {
+        true => (given - expected).abs() <= TOLERANCE * largest,
+        // Infinities and what is no number are left to the CPU's judgement.
+        false => !given.is_finite(),
+    };
+    given.shape() == expected.shape() && given_numbers.iter().zip(&expected_numbers).all(is_close)
+}
