@@ -336,7 +336,7 @@ impl Starter {
             self.start_batches(weights, ("predictor", ModelBounds::of_rows), beginning, |_: &Predictor| (), make)?;
         let Facts { format, backend, name, parameters, bytes, .. } = model.facts.clone();
         let (workers, requests) = (config.workers, model.requests());
-        tracing::info!(model = id, name, format, backend, parameters, workers, requests, "tensor model loaded");
+        tracing::info!(model = id, name, format, %backend, parameters, workers, requests, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
         let (signature, computing) = (model.signature.clone(), model.clone());
         let backend = Backend::Predict(PredictBackend { jobs, info, signature, computing });
