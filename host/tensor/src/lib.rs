@@ -46,6 +46,9 @@ mod parameters;
 mod pickle;
 #[cfg(feature = "burn")]
 mod pickle_input;
+#[cfg(test)]
+#[cfg(feature = "burn")]
+mod pickle_made;
 #[cfg(feature = "burn")]
 mod pickled;
 #[cfg(feature = "burn")]

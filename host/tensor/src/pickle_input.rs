@@ -73,9 +73,7 @@ impl<'a> Input<'a> {
             b'J' => Scalar::Integer(i32::from_le_bytes(self.array()?).into()),
             b'I' => match self.line()? {
                 "00" | "01" => Scalar::Other,
-                line => {
-                    Scalar::Integer(line.parse().map_err(|_| format!("has the integer {}", shown(line)))?)
-                }
+                line => Scalar::Integer(line.parse().map_err(|_| format!("has the integer {}", shown(line)))?),
             },
             0x8a | 0x8b => long(self.take(bytes)?),
             b'X' | 0x8c | 0x8d => {

@@ -32,10 +32,14 @@ pub(crate) struct Part {
 /// It is no archive as PyTorch has written them since version 1.6, is damaged, or has what no state dictionary needs.
 pub(crate) fn read(bytes: &[u8]) -> Result<BTreeMap<String, Part>, String> {
     let files = files(bytes)?;
-    let is_pickle = |name: &str| name.strip_suffix(PICKLE).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'));
+    let is_pickle =
+        |name: &str| name.strip_suffix(PICKLE).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'));
     let mut pickles = files.iter().filter(|(name, _)| is_pickle(name));
     let (Some((name, range)), None) = (pickles.next(), pickles.next()) else {
-        return Err(format!("must have one file {PICKLE}, has {}", files.keys().filter(|name| is_pickle(name)).count()));
+        return Err(format!(
+            "must have one file {PICKLE}, has {}",
+            files.keys().filter(|name| is_pickle(name)).count()
+        ));
     };
     let folder = name.strip_suffix(PICKLE).unwrap_or_default();
     if range.len() > PICKLE_BYTES {
@@ -93,7 +97,3 @@ fn files(bytes: &[u8]) -> Result<HashMap<String, Range<usize>>, String> {
     }
     Ok(files)
 }
-
-#[cfg(test)]
-#[path = "pickled_tests.rs"]
-mod tests;

@@ -141,7 +141,7 @@ fn sizes(pickle: &Pickle<'_>, tuple: Tuple, what: &str) -> Result<Vec<u64>, Stri
 fn size(value: Value<'_>, what: &str) -> Result<u64, String> {
     match value {
         Value::Integer(integer) => u64::try_from(integer).map_err(|_| format!("which has the {what} {integer}")),
-        _ => Err(format!("which has a {what} that is no integer of 64 bits")),
+        _ => Err(format!("whose {what} is no integer of 64 bits")),
     }
 }
 
@@ -154,7 +154,9 @@ impl Described<'_> {
         let Numbers { storage, bytes: number_bytes, .. } = *self.numbers;
         if self.len.checked_mul(number_bytes) != Some(storage_bytes) {
             let Self { storage: key, len, .. } = self;
-            return Err(format!("its storage {key} has {storage_bytes} bytes, which are not {len} numbers ({storage})"));
+            return Err(format!(
+                "its storage {key} has {storage_bytes} bytes, which are not {len} numbers ({storage})"
+            ));
         }
         let outside = || {
             let Self { storage: key, len, offset, .. } = self;

@@ -168,3 +168,7 @@ fn shown_words(words: &str) -> String {
     let end = words.char_indices().nth(512).map_or(words.len(), |(end, _)| end);
     camshaft_core::shown::on_one_line(&words[..end])
 }
+
+#[cfg(test)]
+#[path = "weights_tests.rs"]
+mod tests;
