@@ -44,6 +44,7 @@ mod metrics;
 mod model_command;
 mod models;
 mod open_files;
+mod own_program;
 mod placing;
 mod plugin_check;
 mod policies;

@@ -23,6 +23,7 @@ use signal_hook::consts::{SIGKILL, SIGXCPU};
 use crate::config::{Format, ModelConfig, Origins};
 use crate::demo;
 use crate::error::{ModelProblem, ServerError};
+use crate::own_program::own_program;
 use crate::progress::{self, LoadBar};
 use crate::tensors;
 
@@ -89,7 +90,7 @@ pub(crate) fn probe(
     };
     let key = if tried == Tried::Model && own.is_none() && !adapters.is_empty() { "adapter" } else { key };
     let bounds = bounds(path, lora.into_iter().chain(adapters.iter().copied()));
-    let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
+    let program = own_program().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
     command.arg("probe-model").arg(path).args(lora);
     command.args(adapters.iter().flat_map(|adapter| [Path::new("--adapter"), *adapter]));

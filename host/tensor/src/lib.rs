@@ -33,6 +33,8 @@ mod onnx;
 mod tract;
 
 #[cfg(feature = "burn")]
+mod globals;
+#[cfg(feature = "burn")]
 mod graph;
 #[cfg(feature = "burn")]
 mod network;
@@ -40,6 +42,13 @@ mod network;
 mod operation;
 #[cfg(feature = "burn")]
 mod parameters;
+#[cfg(feature = "burn")]
+mod pickle;
+#[cfg(feature = "burn")]
+mod pickle_input;
+#[cfg(test)]
+#[cfg(feature = "burn")]
+mod pickle_made;
 #[cfg(feature = "burn")]
 mod pickled;
 #[cfg(feature = "burn")]
@@ -50,6 +59,8 @@ mod record;
 mod recurrent;
 #[cfg(feature = "burn")]
 mod shapes;
+#[cfg(feature = "burn")]
+mod state_dictionary;
 #[cfg(feature = "burn")]
 mod weights;
 

@@ -252,14 +252,26 @@ impl TensorModel {
             let shapes = self.shapes(length);
             self.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())
         };
-        let axes = self.signature.inputs.iter().flat_map(|input| &input.shape);
-        let is_open = axes.clone().any(|axis| matches!(axis, Axis::Any(_)));
-        // Some models take no short axes, and nobody knows the shortest that they take.
+        let mut axes = self.signature.inputs.iter().flat_map(|input| &input.shape);
+        // Some ONNX models take no short axes, and nobody knows the shortest that they take. Layers take any, so that what cannot be
+        // counted is too large.
+        let may_be_longer = !self.takes_any_length() && axes.any(|axis| matches!(axis, Axis::Any(_)));
         let least = LENGTHS.iter().filter_map(|&length| bytes(length)).min();
         match least {
             Some(bytes) if bytes > RUN_BYTES => Err(TensorLoadError::NeverFits { bytes, most: RUN_BYTES }),
-            None if !is_open => Err(TensorLoadError::NeverFits { bytes: u64::MAX, most: RUN_BYTES }),
+            None if !may_be_longer => Err(TensorLoadError::NeverFits { bytes: u64::MAX, most: RUN_BYTES }),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether axes of any length may be as short as one.
+    fn takes_any_length(&self) -> bool {
+        match &self.runtime {
+            #[cfg(feature = "onnx")]
+            Runtime::Onnx(_) => false,
+            #[cfg(feature = "burn")]
+            Runtime::Burn(_) => true,
+            Runtime::Absent(never) => match *never {},
         }
     }
 

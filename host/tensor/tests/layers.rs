@@ -280,3 +280,28 @@ fn hostile_files_are_refused_before_anything_is_allocated_for_them() {
     check("w.mpk", &deep(65), "nested deeper than 64");
     check("w.mpk", &deep(64), "no fc.weight");
 }
+
+#[test]
+fn regression_layers_whose_numbers_cannot_be_counted_never_fit() {
+    let loads = |shape: &str, layer: &str| {
+        let text = format!(
+            "weights = \"w.safetensors\"\n[[input]]\nname = \"x\"\nshape = {shape}\n[[layer]]\ntype = {layer}\n"
+        );
+        let weights = safetensors("{}", 0);
+        let there: HashMap<&str, &[u8]> =
+            HashMap::from([("m.toml", text.as_bytes()), ("w.safetensors", weights.as_slice())]);
+        let files = gather(Path::new("m.toml"), |wanted| {
+            Ok::<_, ()>(there.get(wanted.path.to_str().unwrap()).map(|bytes| bytes.to_vec()))
+        });
+        load(files.unwrap(), BackendChoice::Auto).map(drop)
+    };
+    let never = |shape: &str, layer: &str| {
+        let error = loads(shape, layer).unwrap_err();
+        assert!(matches!(error, TensorLoadError::NeverFits { .. }), "{error}");
+    };
+    never("[\"n\", 1000, 1000, 1000]", "\"relu\"");
+    never("[\"n\", 2147483648, 2147483648, 2147483648]", "\"relu\"");
+    never("[\"n\", \"t\", 2147483648, 2147483648, 2147483648]", "\"relu\"");
+    never("[\"n\", 1, 28, 28]", "\"adaptive-avg-pool2d\"\nsize = 2147483647");
+    assert_eq!(loads("[\"n\", \"t\", 4]", "\"relu\""), Ok(()));
+}
