@@ -101,7 +101,8 @@ fn threads(server: &Server, named: &str) -> usize {
 
 #[test]
 fn two_models_share_the_machine_and_the_workers_of_each_share_its_work() {
-    const CLIENTS: usize = 8;
+    // More than run at once: each worker has as much as it takes.
+    const CLIENTS: usize = 20;
     const LOOKS: usize = 200;
     let model = |id: &str| format!("[[model]]\nid = \"{id}\"\nworkers = 2\nsequences = 8\nthreads = 1\n");
     let server = Setup::new().config(&(model("demo") + &model("other"))).start();
