@@ -26,7 +26,7 @@ impl Group {
         // A container may see only its own part of the tree, as if it were all.
         let seen = Path::new(top).join(path(if is_first { "memory" } else { "" }).unwrap_or_default());
         let above = if seen.is_dir() { seen } else { top.into() };
-        let group = Self { dir: above.join(format!("camshaft-test-{}", std::process::id())), is_first };
+        let group = Self { dir: above.join(format!("camshaft-test-{bytes}-{}", std::process::id())), is_first };
         fs::create_dir(&group.dir).expect("root may make control groups");
         let bound = if is_first { "memory.limit_in_bytes" } else { "memory.max" };
         fs::write(group.dir.join(bound), bytes.to_string()).unwrap();
@@ -102,5 +102,45 @@ fn given_cgroup_of_two_gib_a_model_that_wants_more_gets_what_fits_and_survives_l
     assert_eq!((refused, swapped), (0, 0), "{most}");
     server.assert_runs();
     assert_eq!(server.client.get("/readyz").status, 200);
+    drop(server);
+}
+
+#[test]
+fn given_cgroup_of_two_gib_models_without_room_for_both_take_turns_and_do_not_thrash() {
+    /// How long a model stays that has just come.
+    const RESIDENCE: u64 = 10;
+    let group = Group::new(2 * GIB);
+    let enter = format!("echo $$ > {}/cgroup.procs; exec \"$0\" \"$@\"", group.dir.display());
+    let model = |id: &str| {
+        format!(
+            "[[model]]\nid = \"{id}\"\nload = \"on-demand\"\nworkers = 32\nsequences = 32\ncontext-tokens = 32768\nthreads = 1\n"
+        )
+    };
+    let config = format!("{}{}[cache]\nram = \"0\"\n", model("a"), model("b"));
+    let mut server = Setup::new().config(&config).started_by(&["/bin/sh", "-c", &enter]).start();
+    let begun = std::time::Instant::now();
+    let ask = |id: &str| {
+        let body = json!({"model": id, "prompt": "Once", "max_tokens": 4, "ignore_eos": true});
+        server.client.post("/v1/completions", &body).status
+    };
+    for round in 0..2 {
+        for id in ["a", "b"] {
+            assert_eq!(ask(id), 200, "{id} in round {round}");
+        }
+    }
+    let passed = begun.elapsed().as_secs();
+    let operations = server.admin.get("/admin/operations").json();
+    let of = |what: &str| {
+        let operations = operations["operations"].as_array().expect("a list").iter();
+        operations.filter(|operation| operation["operation"] == what).count() as u64
+    };
+    let (loads, sleeps) = (of("load"), of("sleep"));
+    assert!(sleeps > 0 && loads > sleeps, "there is no room for both: {operations}");
+    assert!(loads <= passed / RESIDENCE + 2, "{loads} loads in {passed} s: {operations}");
+    let states = server.client.get("/healthz").json();
+    assert_eq!((&states["models"]["a"], &states["models"]["b"]), (&json!("asleep"), &json!("ready")), "{states}");
+    let (_, refused, _) = group.use_of_memory();
+    assert_eq!(refused, 0);
+    server.assert_runs();
     drop(server);
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use camshaft_tests::{Request, Response, Server, Setup, demo_model, eventually, pirate_model};
+use camshaft_tests::{Open, Request, Response, Server, Setup, Stream, demo_model, eventually, pirate_model};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -246,6 +246,9 @@ fn a_model_sleeps_until_it_is_asked_for_and_when_nobody_asks_any_more() {
     let server = Setup::new().config(&config).start();
     assert_eq!(states(&server), json!({"demo": "ready", "p": "asleep"}));
     assert_eq!(server.client.get("/readyz").status, 200, "who sleeps makes nobody unready");
+    let asleep = server.client.get("/v1/models/p");
+    assert_eq!((asleep.status, &asleep.json()["state"], &asleep.json()["id"]), (200, &json!("asleep"), &json!("p")));
+    assert_eq!(server.client.get("/v1/models/demo").json()["state"], "ready");
     let answers: Vec<String> = std::thread::scope(|scope| {
         let askers: Vec<_> = (0..8).map(|_| scope.spawn(|| text(&server, "p"))).collect();
         askers.into_iter().map(|asker| asker.join().expect("it is answered")).collect()
@@ -329,4 +332,62 @@ fn versions_of_a_name_share_its_requests_by_their_weights() {
     let ids: Vec<&str> =
         listed["data"].as_array().expect("a list").iter().filter_map(|model| model["id"].as_str()).collect();
     assert_eq!(ids, ["m", "m@1", "m@2"]);
+}
+
+/// Requests that run and wait, by the model's pool.
+fn load(server: &Server) -> (Vec<u64>, u64) {
+    let page = server.admin.get("/admin/workers").json();
+    let running = page["models"]["demo"].as_array().unwrap_or_else(|| panic!("no workers in {page}")).iter();
+    let running = running.map(|worker| worker["running_sequences"].as_u64().expect("a number")).collect();
+    let waiting = server.metrics().count("camshaft_requests_waiting", &[("model", "demo")]);
+    (running, waiting as u64)
+}
+
+#[test]
+fn what_a_model_and_a_tenant_run_at_once_changes_while_their_requests_run() {
+    // The sampler spins in its first call until it is killed, so no request ends before the test has counted it.
+    let hold = "[policy]\ndeadline = \"2s\"\n[settings]\nbehave = \"spin\"\n";
+    let model = "[[model]]\nid = \"demo\"\nthreads = 1\nmax-tenant-sequences = 1\n";
+    let server = Setup::new().config(model).guest("sampler", "10-hold", hold).start();
+    let limits = |body: Value| admin(&server, "POST", "/admin/models/demo/limits", &body);
+    let body = json!({"model": "demo", "prompt": "1, 2, 3,", "max_tokens": 4, "stream": true});
+    let begin = |_| server.client.begin(&Request::post(COMPLETIONS, &body));
+    let expect = |what: &str, expected: (u64, u64)| {
+        eventually(what, || {
+            let (running, waiting) = load(&server);
+            if (running[0], waiting) == expected { Ok(()) } else { Err((running, waiting)) }
+        });
+    };
+    let sockets: Vec<_> = (0..6).map(begin).collect();
+    expect("one runs, by the file", (1, 5));
+    let changed = limits(json!({"max-tenant-sequences": 4}));
+    assert_eq!((changed.status, &changed.json()["limits"]["max-tenant-sequences"]), (200, &json!(4)));
+    expect("four run", (4, 2));
+    limits(json!({"max-tenant-sequences": null, "max-sequences": 5}));
+    expect("five run, on the one worker", (5, 1));
+    server.write_config("[[model]]\nid = \"demo\"\nthreads = 1\nmax-step-tokens = 64\n");
+    expect("the file says no more", (6, 0));
+    for socket in sockets {
+        let streamed = Stream::new(Open::read(socket).expect("an answer")).finish();
+        assert!(streamed.is_good(), "{streamed:?}");
+    }
+    assert_eq!(model_swaps(&server), 0, "without a swap");
+    for (body, named) in [
+        (json!({"max-sequences": 0}), "max-sequences must be between 1 and 255, got 0"),
+        (json!({"max-sequences": 256}), "max-sequences must be between 1 and 255, got 256"),
+        (json!({"max-tenant-sequences": 16_321}), "max-tenant-sequences must be between 1 and 16320, got 16321"),
+        (json!({"max-step-tokens": 65_537}), "max-step-tokens must be between 1 and 65536, got 65537"),
+        (json!({"batch-size": 5}), "batch-size = 5: only for models that compute tensors"),
+        (json!({"path": "demo"}), "unknown key \"path\""),
+    ] {
+        let refused = limits(body);
+        let text = refused.text();
+        assert!(refused.status == 400 && text.contains(&named.replace('"', "\\\"")), "{text}");
+    }
+    assert_eq!(limits(json!({"max-tenant-sequences": 16_320, "max-sequences": 255})).status, 200);
+    assert_eq!(admin(&server, "POST", "/admin/models/none/limits", &json!({})).status, 404);
+}
+
+fn model_swaps(server: &Server) -> u64 {
+    model(server, "demo")["swaps"].as_u64().expect("a number")
 }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "request bodies are written where they are passed")]
 
+mod adapters;
+mod adapters_life;
 mod arrows;
 mod auth;
 mod budget;

@@ -307,6 +307,77 @@ fn requests_of_several_clients_are_computed_together_and_the_log_says_whether_a_
     assert!(sum == 48.0 && count < sum, "{sum} requests in {count} batches");
 }
 
+/// A request to the encoder, with its mask or without.
+fn text(client: usize, length: usize, with_mask: bool) -> Value {
+    let ids: Vec<usize> = (0..length).map(|at| (client * 7 + at * 3) % 50).collect();
+    match with_mask {
+        true => json!({"inputs": {"input_ids": [ids], "attention_mask": [vec![1; length]]}}),
+        false => json!({"inputs": {"input_ids": [ids]}}),
+    }
+}
+
+/// Whether all numbers of two answers are the same but for rounding, and their shapes are.
+fn are_same(got: &Value, expected: &Value) -> bool {
+    ["states", "pooled"].iter().all(|name| {
+        let (got, expected) = (&got["outputs"][name], &expected["outputs"][name]);
+        let numbers =
+            |of: &Value| -> Vec<f64> { of["data"].as_array().unwrap().iter().filter_map(Value::as_f64).collect() };
+        let (numbers, others) = (numbers(got), numbers(expected));
+        let pairs = numbers.iter().zip(&others);
+        got["shape"] == expected["shape"]
+            && !numbers.is_empty()
+            && numbers.len() == others.len()
+            && pairs.into_iter().all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0))
+    })
+}
+
+#[test]
+fn requests_of_different_lengths_are_padded_together_and_each_gets_what_it_gets_alone() {
+    let batches = "workers = 2\nbatch-size = 64\nbatch-window = \"1s\"\n";
+    let server = Setup::new().config(&format!("{}{batches}", model("encoder"))).start();
+    let log = server.settled_log();
+    assert!(log.contains("in batches, padded along sequence"), "{log}");
+    let info = server.client.get("/model/info").json();
+    let optional: Vec<&Value> = info["inputs"].as_array().unwrap().iter().map(|input| &input["optional"]).collect();
+    assert_eq!(optional, [&Value::Null, &json!(true)], "{info}");
+    std::thread::scope(|scope| {
+        for client in 0..12 {
+            let server = &server;
+            scope.spawn(move || {
+                let length = 900 + 70 * client;
+                let alone = server.client.ask(PREDICT, &text(client, length, true));
+                assert_eq!(alone["outputs"]["states"]["shape"], json!([1, length, 8]));
+                for round in 0..4 {
+                    let answer = server.client.ask(PREDICT, &text(client, length, round % 2 == 0));
+                    assert!(are_same(&answer, &alone), "of {length}");
+                }
+            });
+        }
+    });
+    let metrics = server.metrics();
+    let (sum, count) =
+        (metrics.count("camshaft_batch_requests_sum", &[]), metrics.count("camshaft_batch_requests_count", &[]));
+    assert!(sum == 60.0 && count < sum, "{sum} requests in {count} batches");
+}
+
+#[test]
+fn a_mask_may_be_left_out_and_nothing_else() {
+    let server = setup(&["encoder"]).start();
+    let check = |asked: Value, words: &[&str]| {
+        let error = bad(&server.client.post(PREDICT, &asked));
+        assert!(words.iter().all(|word| error["message"].as_str().unwrap().contains(word)), "{error}");
+    };
+    check(json!({"inputs": {"attention_mask": [[1, 1]]}}), &["inputs.input_ids is required"]);
+    check(json!({"inputs": {"input_ids": [1, 2]}}), &["input_ids must have 2 axes"]);
+    check(
+        json!({"inputs": {"input_ids": [[1, 2]], "attention_mask": [[1]]}}),
+        &["axis 1", "attention_mask", "sequence"],
+    );
+    let open = json!({"inputs": [{"name": "input_ids", "shape": [1, 2], "datatype": "INT64", "data": [3, 4]}]});
+    let answer = server.client.ask("/v2/models/encoder/infer", &open);
+    assert_eq!(answer["outputs"][1]["shape"], json!([1, 8]), "{answer}");
+}
+
 fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }

@@ -91,3 +91,58 @@ fn schedulers_that_place_differently_follow_each_other_under_load_and_use_every_
         assert!(!log.contains("faulted") && !log.contains("actions were refused"), "{log}");
     }
 }
+
+/// Threads of the server that ran at some time, by what the system calls them.
+fn threads(server: &Server, named: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero())).expect("the server runs");
+    let names = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with(named)).count()
+}
+
+#[test]
+fn two_models_share_the_machine_and_the_workers_of_each_share_its_work() {
+    // More than run at once: each worker has as much as it takes.
+    const CLIENTS: usize = 20;
+    const LOOKS: usize = 200;
+    let model = |id: &str| format!("[[model]]\nid = \"{id}\"\nworkers = 2\nsequences = 8\nthreads = 1\n");
+    let server = Setup::new().config(&(model("demo") + &model("other"))).start();
+    let stop = AtomicBool::new(false);
+    let client = |model: &str| {
+        let body = json!({"model": model, "prompt": "Once", "max_tokens": 40, "ignore_eos": true, "stream": true});
+        while !stop.load(Ordering::Relaxed) {
+            let streamed = server.client.stream(COMPLETIONS, &body).finish();
+            assert!(streamed.is_good(), "{streamed:?}");
+        }
+    };
+    let busy = std::thread::scope(|scope| {
+        for model in ["demo", "other"] {
+            (0..CLIENTS).for_each(|_| drop(scope.spawn(|| client(model))));
+        }
+        let counted = catch_unwind(AssertUnwindSafe(|| {
+            let mut busy = [[0u64; 2]; 2];
+            for _ in 0..LOOKS {
+                let page: Value = server.admin.get("/admin/workers").json();
+                for (busy, model) in busy.iter_mut().zip(["demo", "other"]) {
+                    for (busy, worker) in busy.iter_mut().zip(0..2) {
+                        *busy += page["models"][model][worker]["running_sequences"].as_u64().expect("a number");
+                    }
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            busy
+        }));
+        stop.store(true, Ordering::Relaxed);
+        counted.unwrap_or_else(|panic| resume_unwind(panic))
+    });
+    for [first, second] in busy {
+        let most = first.max(second);
+        assert!(most > 0 && most - first.min(second) <= most / 10, "spread within a tenth: {busy:?}");
+    }
+    assert_eq!(threads(&server, "worker-"), 4, "one for each worker, and none that computes beside it");
+    let planned: u64 = ["demo", "other"].iter().map(|id| memory(&server, id)).sum();
+    assert!(server.resident_bytes() < planned + (256 << 20), "{} of {planned}", server.resident_bytes());
+}
+
+fn memory(server: &Server, id: &str) -> u64 {
+    server.admin.get(&format!("/admin/models/{id}")).json()["memory_bytes"].as_u64().expect("it is in memory")
+}

@@ -4,7 +4,7 @@ use std::process::Command;
 use crate::command::{self, Done, Failure, cargo, root, target};
 use crate::{build, setup};
 
-const NAMES: &str = "serve, gate, front, kernels, policies, sampler or swap";
+const NAMES: &str = "serve, gate, front, kernels, policies, predict, sampler or swap";
 /// The smallest ratios to the bare loop that are accepted, with the demo model.
 const FLOORS: &str = "docs/benchmarks/floors.json";
 const GATE: [&str; 7] = ["--bare", "--repeats", "16", "--rounds", "6", "--only", "distinct"];
@@ -22,10 +22,16 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         "serve" | "gate" => &["serve", "bare"],
         "front" => &["front", "fake"],
         "policies" => &["requests"],
+        "predict" => &["predict"],
         "sampler" => &["sampler"],
         "swap" => &["swap"],
         other => return Err(Failure(format!("unknown benchmark {other:?}: {NAMES}"))),
     };
+    if name == "predict" && !command::succeeds("python3", &["-c", "import aiohttp, numpy, onnxruntime"]) {
+        let why =
+            "python3 with onnxruntime and aiohttp is needed to compare with: pip install onnxruntime aiohttp numpy";
+        return Err(Failure(why.to_owned()));
+    }
     setup::run()?;
     let binary = build::all()?;
     let chosen = examples.iter().flat_map(|example| ["--example", example]);

@@ -32,7 +32,7 @@ cargo xtask plugins              build all plugins into target/plugins, and the 
 cargo xtask dist [--emulated|--packaged]
                                  make dist/, a directory that runs on any processor of this architecture, with the same libc; and
                                  serve from it on processors that QEMU emulates, or as a container image and a systemd unit
-cargo xtask bench serve|gate|front|kernels|policies|sampler|swap [ARGS...]
+cargo xtask bench serve|gate|front|kernels|policies|predict|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";
 

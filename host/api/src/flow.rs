@@ -1,4 +1,5 @@
 //! Serves a request: parses, validates, submits it to its model's pool, observes and renders it.
+pub(crate) mod adapters;
 pub(crate) mod answers;
 pub(crate) mod api;
 pub(crate) mod aside;

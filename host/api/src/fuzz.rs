@@ -100,6 +100,7 @@ impl Parsers {
             health: ModelHealth::default(),
             created: 0,
             backend: Backend::Generate(GenerateBackend {
+                adapters: Default::default(),
                 text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
                 pool,
                 accepts: Arc::new(AtomicBool::new(true)),

@@ -1,4 +1,5 @@
 //! The HTTP layer: routes, authentication, health, metrics and admin.
+pub(crate) mod adapter_admin;
 pub(crate) mod admin;
 pub(crate) mod admin_access;
 pub(crate) mod aliases;

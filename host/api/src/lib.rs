@@ -10,6 +10,9 @@ pub mod fuzz;
 mod http;
 mod wire;
 
+pub use flow::adapters::{
+    Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, WantedAdapter, is_name as is_adapter_name,
+};
 pub use flow::api::{Api, ApiLimits, ApiOptions, Replaced, StartError};
 pub use flow::backend::{
     self, Backend, EmbedBackend, GenerateBackend, Model, Naming, PoolMessage, PredictBackend, PredictInfo, Submission,
@@ -18,9 +21,9 @@ pub use flow::backend::{
 pub use flow::catalog::Absence;
 pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
-pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, Ticket, Work, jobs};
+pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, QueueBounds, Ticket, Work, jobs};
 pub use flow::life::{
-    Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
+    AdapterRefusal, Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
 };
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};

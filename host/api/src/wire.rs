@@ -1,5 +1,6 @@
 //! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no models, callers or
 //! policies.
+pub(crate) mod adapters;
 pub(crate) mod answer;
 pub(crate) mod echo;
 pub(crate) mod embeddings;

@@ -221,7 +221,8 @@ impl PrefixCache {
         let bytes = self.store.ram_bytes_of(segment);
         match self.tree.rank(segment) {
             Some(rank) if bytes > 0 => {
-                let (namespace, cold) = (namespace.clone(), self.store.is_cold(segment));
+                // Adapters make no further share of a namespace.
+                let (namespace, cold) = (namespace.owner().clone(), self.store.is_cold(segment));
                 self.index.set(segment, Entry { namespace, bytes, rank, cold });
             }
             _ => self.index.remove(segment),

@@ -12,6 +12,8 @@ pub struct WorkerCounters {
     pub drafts_accepted: u64,
     /// Draft tokens that were not.
     pub drafts_rejected: u64,
+    /// Steps before which the engine had to change adapters.
+    pub adapter_switches: u64,
     /// How often filters had text drawn anew, and the tokens that they took back.
     pub rewinds: u64,
     pub tokens_taken_back: u64,

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{SeqId, Token};
+use crate::adapters::AdapterSet;
+use crate::ids::{AdapterDigest, SeqId, Token};
 use crate::vocabulary::{Offsets, Vocabulary};
 
 /// What a model is served for.
@@ -136,6 +137,8 @@ pub struct Batch {
     pub seqs: Vec<SeqId>,
     /// Whether the worker will read the row's logits.
     pub wants_logits: Vec<bool>,
+    /// What all rows are computed under.
+    pub adapters: AdapterSet,
 }
 
 impl Batch {
@@ -147,6 +150,7 @@ impl Batch {
         self.tokens.is_empty()
     }
 
+    /// Removes all rows. The adapters stay.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
@@ -173,7 +177,7 @@ pub enum EngineError {
     /// The KV cache has no capacity for the batch. The engine decoded nothing.
     #[error("the KV cache has no capacity for a batch of {tokens} tokens")]
     KvFull { tokens: usize },
-    /// The engine failed. The KV entries of the batch's sequences are lost.
+    /// The engine failed, or does not have an adapter of the batch. The KV entries of the batch's sequences are lost.
     #[error("decode failed: {0}")]
     Failed(String),
 }
@@ -200,6 +204,10 @@ pub trait Engine {
     /// # Errors
     /// See [`EngineError`]. `BadBatch` and `KvFull` leave the KV cache unchanged.
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError>;
+    /// Lets go of an adapter that is being unloaded. No later batch needs it, unless it is loaded again before.
+    fn forget_adapter(&mut self, adapter: AdapterDigest) {
+        let _ = adapter;
+    }
     /// Logits of row `row` of the last batch, one per token of the vocabulary. The batch must have wanted them.
     fn logits(&self, row: usize) -> &[f32];
     /// Drops the KV entries of a sequence from position `from` on (0: all).

@@ -1,22 +1,24 @@
 //! A deterministic engine without a model, for tests and simulation.
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::adapters::AdapterSet;
 use crate::engine::{
     Batch, Encode, Encoded, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, SavedPart, Tokenizer,
 };
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter, TextWindow};
-use crate::ids::{PolicyDigest, SeqId, Token};
+use crate::ids::{AdapterDigest, PolicyDigest, SeqId, Token};
 use crate::policy::{Fault, FaultKind};
 use crate::vocabulary::Vocabulary;
 
 /// The end token. Tokens 0 to 255 are bytes.
 pub const END: Token = Token(256);
 
-/// Computes logits from a hash of the seed and the tokens that a sequence holds, so that a wrong position, a lost token
-/// or an entry of another sequence changes the output. Lower-case letters are likely, and the end token is possible.
+/// Computes logits from a hash of the seed and the tokens that a sequence holds, each with the adapters that it was computed
+/// under, so that a wrong position, a lost token or an entry of another sequence or under other adapters changes the output. Lower-case letters are likely, and the end token is possible.
 #[derive(Debug)]
 pub struct FakeEngine {
     limits: EngineLimits,
@@ -43,13 +45,29 @@ pub struct FakeEngine {
     pub memory: usize,
     /// The answer of [`Engine::reuse`].
     pub reuse: Reuse,
+    /// What each decoded batch was computed under, if that was not the same as for the one before.
+    pub switches: Vec<AdapterSet>,
+    /// Adapters that it was told to let go of.
+    pub forgotten: Vec<AdapterDigest>,
 }
 
 /// A token in the KV cache. Sequences that share it hold entries with the same id.
 #[derive(Debug, Clone, Copy)]
 struct KvEntry {
     token: Token,
+    /// Of the adapters that it was computed under; 0 without any.
+    under: u16,
     id: u64,
+}
+
+/// A number for a set of adapters; 0 for none.
+fn number(adapters: &AdapterSet) -> u16 {
+    if adapters.is_empty() {
+        return 0;
+    }
+    let mut hash = DefaultHasher::new();
+    adapters.hash(&mut hash);
+    hash.finish() as u16 | 1
 }
 
 impl FakeEngine {
@@ -70,6 +88,8 @@ impl FakeEngine {
             restores_in_place: true,
             memory: usize::MAX,
             reuse: Reuse::Ranges,
+            switches: Vec::new(),
+            forgotten: Vec::new(),
         }
     }
 
@@ -97,8 +117,8 @@ impl FakeEngine {
         self.sequences.iter().flatten().map(|entry| entry.id).collect::<BTreeSet<_>>().len()
     }
 
-    fn push(&mut self, seq: SeqId, token: Token) {
-        self.sequences[seq.0 as usize].push(KvEntry { token, id: self.next_entry });
+    fn push(&mut self, seq: SeqId, token: Token, under: u16) {
+        self.sequences[seq.0 as usize].push(KvEntry { token, under, id: self.next_entry });
         self.next_entry += 1;
     }
 
@@ -107,7 +127,7 @@ impl FakeEngine {
         let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ self.seed;
         let held = &self.sequences[seq.0 as usize];
         for entry in &held[held.len().saturating_sub(self.memory)..] {
-            hash = (hash ^ u64::from(entry.token.0)).wrapping_mul(0x0100_0000_01b3);
+            hash = (hash ^ u64::from(entry.token.0) ^ u64::from(entry.under) << 32).wrapping_mul(0x0100_0000_01b3);
         }
         let mut logits = vec![-10.0; 257];
         for (i, letter) in (b'a'..=b'z').enumerate() {
@@ -140,6 +160,10 @@ impl Engine for FakeEngine {
             }
             *left -= 1;
         }
+        if *self.switches.last().unwrap_or(&AdapterSet::default()) != batch.adapters {
+            self.switches.push(batch.adapters.clone());
+        }
+        let under = number(&batch.adapters);
         self.rows.clear();
         for row in 0..batch.len() {
             let held = self.sequences.get(batch.seqs[row].0 as usize);
@@ -147,12 +171,16 @@ impl Engine for FakeEngine {
             if held.len() != batch.positions[row] as usize {
                 return Err(EngineError::BadBatch(format!("position {} after {}", batch.positions[row], held.len())));
             }
-            self.push(batch.seqs[row], batch.tokens[row]);
+            self.push(batch.seqs[row], batch.tokens[row], under);
             self.decoded += 1;
             let logits = if batch.wants_logits[row] { self.row(batch.seqs[row]) } else { Vec::new() };
             self.rows.push(logits);
         }
         Ok(())
+    }
+
+    fn forget_adapter(&mut self, adapter: AdapterDigest) {
+        self.forgotten.push(adapter);
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -181,7 +209,9 @@ impl Engine for FakeEngine {
         self.saved.fetch_add(1, Ordering::Relaxed);
         let mut state = range.start.to_le_bytes().to_vec();
         let entries = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
-        state.extend(entries.iter().flat_map(|entry| entry.token.0.to_le_bytes()));
+        // Tokens are small numbers, which leave half of the word.
+        let word = |entry: &KvEntry| entry.token.0 | u32::from(entry.under) << 16;
+        state.extend(entries.iter().flat_map(|entry| word(entry).to_le_bytes()));
         Some(state)
     }
 
@@ -191,7 +221,7 @@ impl Engine for FakeEngine {
         for SavedPart { range, state } in parts {
             let mut words = state.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
             let Some(start) = words.next().filter(|&start| start <= range.start) else { return false };
-            let tokens: Vec<Token> = words.map(Token).collect();
+            let tokens: Vec<(Token, u16)> = words.map(|word| (Token(word & 0xffff), (word >> 16) as u16)).collect();
             let wanted = (range.start - start) as usize..(range.end - start) as usize;
             let Some(tokens) = tokens.get(wanted).filter(|_| end == range.start as usize) else { return false };
             all.extend_from_slice(tokens);
@@ -199,7 +229,7 @@ impl Engine for FakeEngine {
         }
         let fits = all.len() <= self.limits.kv_tokens as usize - self.used();
         if fits {
-            all.into_iter().for_each(|token| self.push(seq, token));
+            all.into_iter().for_each(|(token, under)| self.push(seq, token, under));
         }
         fits
     }

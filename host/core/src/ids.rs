@@ -69,37 +69,64 @@ number_id! {
     Generation(u64)
 }
 
-/// SHA-256 of a chain of policies: each component's bytes, settings and position. Equal digests mean equal chains in
-/// any process. Written as 64 lower-case hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PolicyDigest([u8; 32]);
+macro_rules! digest_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name([u8; 32]);
+
+        impl $name {
+            pub const fn new(sha256: [u8; 32]) -> Self {
+                Self(sha256)
+            }
+
+            pub const fn bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({self})", stringify!($name))
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(digest: $name) -> Self {
+                digest.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NotADigest;
+
+            fn try_from(text: String) -> Result<Self, NotADigest> {
+                digest_of(&text).map(Self).ok_or(NotADigest(text))
+            }
+        }
+    };
+}
+
+digest_id! {
+    /// SHA-256 of a chain of policies: each component's bytes, settings and position. Equal digests mean equal chains in
+    /// any process. Written as 64 lower-case hexadecimal digits.
+    PolicyDigest
+}
+digest_id! {
+    /// SHA-256 of a LoRA adapter's file. Equal digests mean equal adapters, whatever they are called.
+    AdapterDigest
+}
 
 impl PolicyDigest {
     /// The chain without policies: the native one.
     pub const NATIVE: Self = Self([0; 32]);
-
-    pub const fn new(sha256: [u8; 32]) -> Self {
-        Self(sha256)
-    }
-}
-
-impl fmt::Display for PolicyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for PolicyDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PolicyDigest({self})")
-    }
-}
-
-impl From<PolicyDigest> for String {
-    fn from(digest: PolicyDigest) -> Self {
-        digest.to_string()
-    }
 }
 
 /// The text is not 64 hexadecimal digits.
@@ -107,15 +134,11 @@ impl From<PolicyDigest> for String {
 #[error("{0:?} is not a digest of 64 hexadecimal digits")]
 pub struct NotADigest(String);
 
-impl TryFrom<String> for PolicyDigest {
-    type Error = NotADigest;
-
-    fn try_from(text: String) -> Result<Self, NotADigest> {
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let bytes: Option<Vec<u8>> =
-            text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
-        bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(NotADigest(text))
-    }
+fn digest_of(text: &str) -> Option<[u8; 32]> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let bytes: Option<Vec<u8>> =
+        text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
+    bytes.and_then(|bytes| bytes.try_into().ok())
 }
 
 text_id! {

@@ -4,6 +4,7 @@
 //! threads. Everything here is deterministic: time comes in as a value, randomness from a seed.
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 pub mod answering;
 pub mod breaker;
 pub mod cache;

@@ -48,6 +48,14 @@ pub const MESSAGES: usize = 4096;
 pub const PROMPTS: usize = 128;
 /// Maximum samplers that a request may name.
 pub const SAMPLERS: usize = 16;
+/// Scale of an adapter of a request, and of one in the configuration.
+pub const ADAPTER_SCALE: Range = Range { min: -100.0, max: 100.0 };
+/// Maximum adapters of a request.
+pub const ADAPTERS_OF_REQUEST: usize = 8;
+/// Maximum adapters of a model.
+pub const ADAPTERS_OF_MODEL: usize = 64;
+/// Maximum characters of the name of a model, and of an adapter.
+pub const NAME_CHARS: usize = 256;
 /// Maximum characters of a session's name.
 pub const SESSION_ID: usize = 128;
 /// Maximum entries of `hints`, characters of a name, and bytes of a value.
@@ -56,5 +64,7 @@ pub const HINT_NAME_BYTES: usize = 64;
 pub const HINT_VALUE_BYTES: usize = 256;
 /// Maximum draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
+/// The largest bound of one tenant's sequences: those of as many workers as a model may have.
+pub const TENANT_SEQUENCES: u32 = 64 * SEQUENCES;
 /// Maximum sequences of a worker. llama.cpp allows 256, one of which the engine needs for copies of state.
 pub const SEQUENCES: u32 = 255;

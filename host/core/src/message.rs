@@ -8,7 +8,8 @@ use std::time::Duration;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
+use crate::adapters::AdapterSet;
+use crate::ids::{AdapterDigest, PolicyDigest, RequestId, SessionId, TenantId, Token};
 use crate::policy::{Endpoint, Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
@@ -32,8 +33,21 @@ pub enum Command {
     /// Close a session: what it pinned may be evicted. Answered by `SessionClosed` with the same id, which no generation
     /// has.
     CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
+    /// What the worker runs at once and computes in one step, below what its engine has room for. What runs goes on.
+    Bounds(WorkerBounds),
     /// RAM capacity of the prefix cache, and how long an unused session lasts.
     CacheLimits { ram_bytes: u64, session_ttl: Duration },
+    /// An adapter is unloaded: the engine lets go of it, unless a generation here still uses it.
+    ForgetAdapter { adapter: AdapterDigest },
+}
+
+/// Bounds of a worker that may change while it runs. `None`: what its engine has room for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerBounds {
+    /// Generations that run at once.
+    pub sequences: Option<u32>,
+    /// Tokens of one step; never fewer than sequences that decode.
+    pub step_tokens: Option<u32>,
 }
 
 /// One generation.
@@ -43,8 +57,10 @@ pub struct Start {
     pub model: String,
     pub tenant: TenantId,
     pub endpoint: Endpoint,
-    /// Who may share its prefixes.
+    /// Who may share its prefixes, those that are computed under the same adapters.
     pub namespace: Namespace,
+    /// What it is computed under.
+    pub adapters: AdapterSet,
     /// The session pins what this generation leaves in the prefix cache, in place of what it pinned before.
     pub session: Option<SessionId>,
     /// When the KV cache is full, the lowest class is preempted first, and of it the latest arrival.
@@ -71,6 +87,13 @@ pub struct Start {
     pub ignore_eos: bool,
     /// Most probable alternatives to report with each token; `None`: no log-probabilities.
     pub logprobs: Option<u32>,
+}
+
+impl Start {
+    /// Where its KV entries, and the session that pins them, belong.
+    pub fn root(&self) -> Namespace {
+        self.namespace.under(&self.adapters)
+    }
 }
 
 /// What happens to a request, told by its worker; the pool tells its client of the queue and of failures.

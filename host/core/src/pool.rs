@@ -10,6 +10,7 @@ mod book;
 mod capacity;
 mod check;
 mod groups;
+mod offers;
 mod pace;
 mod placement;
 mod shadow;
@@ -23,6 +24,7 @@ use active::ActiveScheduler;
 use alarm::Alarm;
 use book::{Dispatched, PoolBook};
 pub use book::{NewRequest, QueueFull};
+pub use offers::Bounds;
 use shadow::ShadowScheduler;
 pub use virtual_book::VIRTUAL_WAITING;
 
@@ -108,6 +110,14 @@ impl Pool {
     /// Changes the bounds of the queue. Requests that wait already stay.
     pub fn set_watermarks(&mut self, watermarks: Watermarks) {
         self.book_mut().set_watermarks(watermarks);
+    }
+
+    /// Changes what may run at once. Requests that run go on; those that wait beyond what their tenants may have wait longer.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        if self.book_mut().set_bounds(bounds) {
+            self.scheduler.reopen();
+            self.shadow.reopen();
+        }
     }
 
     /// Whether the queue accepts requests.

@@ -1,6 +1,8 @@
 //! The rig of the pool's tests: schedulers that are closures, requests of one kind, workers that the test plays.
 #[path = "pool_tests/books.rs"]
 mod books;
+#[path = "pool_tests/bounds.rs"]
+mod bounds;
 #[path = "pool_tests/checkpoints.rs"]
 mod checkpoints;
 #[path = "pool_tests/placement.rs"]
@@ -145,6 +147,7 @@ fn start(id: u64) -> Box<Start> {
         model: "m".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Default::default(),
         endpoint: crate::policy::Endpoint::Completion,

@@ -9,7 +9,7 @@ pub struct Promised {
     machine: Machine,
     /// The process and the prefix cache.
     rest: u64,
-    /// By the models' numbers.
+    /// By the models' numbers, and those of what they have beside their weights and may give back before them.
     models: BTreeMap<usize, u64>,
 }
 
@@ -49,10 +49,72 @@ impl Promised {
         self.models.remove(&model);
     }
 
-    /// A number that no model has had.
+    /// Promises bytes beside all that others were promised, under a number of their own.
+    ///
+    /// # Errors
+    /// There are fewer: how many.
+    pub fn take(&mut self, bytes: u64) -> Result<usize, u64> {
+        let left = self.machine.memory.saturating_sub(self.beside(usize::MAX));
+        if bytes > left {
+            return Err(left);
+        }
+        let number = self.next_number();
+        self.promise(number, bytes);
+        Ok(number)
+    }
+
+    /// Has bytes of what a model was promised be under a number of their own: they can be released before the model.
+    pub fn split(&mut self, model: usize, bytes: u64) -> usize {
+        let all = self.models.get_mut(&model);
+        let bytes = all.map_or(0, |all| {
+            let bytes = bytes.min(*all);
+            *all -= bytes;
+            bytes
+        });
+        let number = self.next_number();
+        self.promise(number, bytes);
+        number
+    }
+
+    /// A number that no model has.
     pub fn next_number(&mut self) -> usize {
         let number = self.models.last_key_value().map_or(0, |(last, _)| last + 1);
         self.models.insert(number, 0);
         number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine { memory: 1000, cores: 1 };
+
+    fn promised() -> Promised {
+        Promised { machine: MACHINE, rest: 100, models: BTreeMap::from([(0, 400)]) }
+    }
+
+    #[test]
+    fn what_is_left_can_be_taken_and_not_a_byte_more() {
+        let mut promised = promised();
+        assert_eq!(promised.take(501), Err(500));
+        let taken = promised.take(500).unwrap();
+        assert_eq!(promised.take(1), Err(0));
+        promised.release(taken);
+        assert!(promised.take(500).is_ok());
+    }
+
+    #[test]
+    fn a_part_of_a_model_is_released_before_it_and_after_it() {
+        let mut promised = promised();
+        let part = promised.split(0, 150);
+        assert_eq!(promised.beside(usize::MAX), 500, "nothing is counted twice");
+        promised.release(part);
+        assert_eq!(promised.beside(usize::MAX), 350);
+        let all = promised.split(0, 251);
+        promised.release(0);
+        assert_eq!(promised.beside(usize::MAX), 350);
+        promised.release(all);
+        assert_eq!(promised.beside(usize::MAX), 100);
     }
 }

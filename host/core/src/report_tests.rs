@@ -6,9 +6,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::adapters::AdapterSet;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::fake::{FakeEngine, NoFilters};
+use crate::ids::AdapterDigest;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use crate::policy::{Priority, Refusal, Rejection};
@@ -17,7 +19,16 @@ use crate::segments::Namespace;
 use crate::worker::WorkerOptions;
 
 fn namespace() -> impl Strategy<Value = Namespace> {
-    prop_oneof![Just(Namespace::Shared), ".{0,12}".prop_map(|name| Namespace::Tenant(TenantId::new(name.as_str())))]
+    let whole = prop_oneof![
+        Just(Namespace::Shared),
+        ".{0,12}".prop_map(|name| Namespace::Tenant(TenantId::new(name.as_str())))
+    ];
+    (whole, adapters()).prop_map(|(whole, adapters)| whole.under(&adapters))
+}
+
+fn adapters() -> impl Strategy<Value = AdapterSet> {
+    let one = (any::<u8>(), -100f32..100.0).prop_map(|(digest, scale)| (AdapterDigest::new([digest; 32]), scale));
+    prop::collection::vec(one, 0..3).prop_map(AdapterSet::new)
 }
 
 fn id() -> impl Strategy<Value = RequestId> {
@@ -48,7 +59,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
 prop_compose! {
     fn start()(
         id in id(),
-        (namespace, session) in (namespace(), prop::option::of(".{1,12}")),
+        (namespace, adapters, session) in (namespace(), adapters(), prop::option::of(".{1,12}")),
         priority in prop::sample::select(vec![Priority::High, Priority::Normal, Priority::Low]),
         params in params(),
         prompt in prop::collection::vec(any::<u32>().prop_map(Token), 1..40),
@@ -62,6 +73,7 @@ prop_compose! {
             tenant: TenantId::new(model.as_str()),
             model,
             namespace,
+            adapters,
             session: session.map(SessionId::new),
             priority,
             endpoint: crate::policy::Endpoint::Completion,
@@ -93,6 +105,7 @@ fn command() -> impl Strategy<Value = Command> {
             namespace,
             session: SessionId::new(session)
         }),
+        any::<u8>().prop_map(|digest| Command::ForgetAdapter { adapter: AdapterDigest::new([digest; 32]) }),
         any::<(u64, u64, u32)>().prop_map(|(ram_bytes, seconds, nanos)| Command::CacheLimits {
             ram_bytes,
             session_ttl: Duration::new(seconds, nanos % 1_000_000_000)
@@ -254,6 +267,7 @@ fn request(id: u64) -> Box<Start> {
         model: "fake".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Shared,
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: crate::policy::Endpoint::Completion,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::adapters::AdapterSet;
 use crate::ids::{TenantId, Token};
 
 /// Names a segment; unique for the life of a worker.
@@ -26,11 +27,27 @@ pub enum Namespace {
     Named(Arc<str>),
     /// For everyone who chose to share.
     Shared,
+    /// The part of a namespace whose entries are computed under adapters. [`Namespace::under`] makes it.
+    Adapted(Arc<(Namespace, AdapterSet)>),
 }
 
 impl Namespace {
     /// The name that an auth policy returns to choose [`Namespace::Shared`].
     pub const SHARED: &str = "shared";
+
+    /// The part of it whose KV entries are computed under these adapters. They are of no use under any others.
+    pub fn under(&self, adapters: &AdapterSet) -> Self {
+        let owner = self.owner().clone();
+        if adapters.is_empty() { owner } else { Self::Adapted(Arc::new((owner, adapters.clone()))) }
+    }
+
+    /// The whole of which this is a part, or this.
+    pub fn owner(&self) -> &Self {
+        match self {
+            Self::Adapted(part) => part.0.owner(),
+            Self::Tenant(_) | Self::Named(_) | Self::Shared => self,
+        }
+    }
 }
 
 /// Describes a segment: it holds the KV entries at positions `start..tokens.len()`.

@@ -62,6 +62,8 @@ fn banned_at(bans: &[Ban], position: u32) -> &[u32] {
 /// State of a generation between steps.
 pub(crate) struct Sequence {
     pub(crate) start: Box<Start>,
+    /// Where its KV entries belong.
+    root: Namespace,
     pub(crate) placement: Placement,
     pub(crate) rank: Rank,
     /// When it was paused last, in the order of such events; `None`: never.
@@ -115,6 +117,7 @@ impl Sequence {
         let mut tokens = Vec::with_capacity(capacity);
         tokens.extend_from_slice(&start.prompt);
         Self {
+            root: start.root(),
             placement: Placement::Waiting,
             rank,
             paused_at: None,
@@ -198,8 +201,9 @@ impl Sequence {
         Some(self.usage().cached_tokens)
     }
 
+    /// The part of its namespace that is computed under its adapters.
     pub(crate) fn namespace(&self) -> &Namespace {
-        &self.start.namespace
+        &self.root
     }
 
     /// Longest useful draft: the token that is drawn anyway is not part of it.

@@ -133,6 +133,19 @@ impl Tensor {
         }
     }
 
+    /// All numbers are one, or true.
+    ///
+    /// # Errors
+    /// Its size cannot be counted.
+    pub fn ones(datatype: Datatype, shape: Vec<usize>) -> Result<Self, BadTensor> {
+        let mut one = Vec::with_capacity(datatype.bytes());
+        // Each type has it, in one of the two ways.
+        let _ = datatype.write(Number::Unsigned(1), &mut one) || datatype.write(Number::Bool(true), &mut one);
+        let mut tensor = Self::zero(datatype, shape)?;
+        tensor.bytes.chunks_exact_mut(datatype.bytes()).for_each(|number| number.copy_from_slice(&one));
+        Ok(tensor)
+    }
+
     pub fn datatype(&self) -> Datatype {
         self.datatype
     }
@@ -317,6 +330,17 @@ pub struct Signature {
     pub outputs: Vec<TensorSpec>,
     /// The first axis of all of them has the same name and any length: it counts rows.
     pub rows: bool,
+    /// What clients may leave out.
+    pub mask: Option<MaskInput>,
+}
+
+/// An input that says with 1 which numbers of the others are real. A request without it has ones, as all that clients send is real.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaskInput {
+    /// Its place among the inputs.
+    pub input: usize,
+    /// The place of another one, whose shape begins with that of the mask and whose bytes are no fewer.
+    pub like: usize,
 }
 
 /// A tensor is not what a model takes.
@@ -348,6 +372,18 @@ impl Mismatch {
 }
 
 impl Signature {
+    /// The mask of a request that leaves it out, from the tensor of the input that it is like. `None`: that one has fewer axes than
+    /// the model takes, or other numbers.
+    pub fn mask_of(&self, like: &Tensor) -> Option<Tensor> {
+        let MaskInput { input, like: at } = self.mask?;
+        let (mask, taken) = (self.inputs.get(input)?, self.inputs.get(at)?);
+        let fits = like.datatype == taken.datatype && like.shape.len() == taken.shape.len();
+        // The fixed axes of what is wrong may be short, so that its mask takes more than it does.
+        let shape = like.shape.get(..mask.shape.len()).filter(|_| fits)?;
+        volume(shape)?.checked_mul(mask.datatype.bytes()).filter(|&bytes| bytes <= like.bytes.len())?;
+        Tensor::ones(mask.datatype, shape.to_vec()).ok()
+    }
+
     /// Checks one tensor for each input, in their order. Returns the rows that they have.
     ///
     /// # Errors

@@ -113,11 +113,31 @@ fn numbers_are_written_only_where_their_type_has_them() {
 }
 
 #[test]
+fn a_mask_that_is_left_out_is_ones_for_each_number_of_another_input_and_never_takes_more() {
+    let (mut ids, mut mask) = (spec("ids", &[-1, -2, 4]), spec("mask", &[-1, -2]));
+    (ids.datatype, mask.datatype) = (Datatype::Uint8, Datatype::Fp32);
+    let mask_input = Some(MaskInput { input: 1, like: 0 });
+    let signature = Signature { inputs: vec![ids, mask], outputs: Vec::new(), rows: true, mask: mask_input };
+    let of = |shape: &[usize]| signature.mask_of(&Tensor::zero(Datatype::Uint8, shape.to_vec()).unwrap());
+    let made = of(&[2, 3, 4]).unwrap();
+    assert_eq!((made.datatype(), made.shape()), (Datatype::Fp32, &[2, 3][..]));
+    assert!(made.numbers().all(|number| number == Number::Single(1.0)));
+    assert_eq!(of(&[2, 3, 3]), None, "a fixed axis that is too short");
+    assert_eq!(of(&[2, 3]), None, "an axis too few");
+    assert_eq!(signature.mask_of(&tensor(&[2, 3, 4])), None, "other numbers");
+    for datatype in Datatype::ALL {
+        let ones = Tensor::ones(datatype, vec![2]).unwrap();
+        assert!(ones.numbers().all(|number| number.to_f64() == 1.0) && ones.len() == 2, "{datatype}");
+    }
+}
+
+#[test]
 fn a_mismatch_names_the_input_the_axis_and_both_lengths() {
     let signature = Signature {
         inputs: vec![spec("a", &[-1, 3]), spec("b", &[-1, -2])],
         outputs: vec![spec("y", &[-1])],
         rows: true,
+        mask: None,
     };
     let check = |a: &[usize], b: &[usize], expected: Result<u32, &str>| {
         let got = signature.check(&[tensor(a), tensor(b)]).map_err(|error| error.to_string());

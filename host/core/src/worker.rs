@@ -11,6 +11,7 @@ mod rate;
 mod restoring;
 mod roster;
 mod speculation;
+mod turns;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use rate::Rate;
 use roster::Roster;
 use speculation::DraftBounds;
 pub use speculation::Speculation;
+use turns::Turns;
 
 use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
@@ -56,7 +58,10 @@ pub struct Worker {
     plan: StepPlan,
     /// For each running sequence, the position up to which it may compute in this step.
     compute_limits: Vec<u32>,
+    turns: Turns,
     prefill_budget: u32,
+    /// Tokens of a step.
+    step_tokens: u32,
     pacer: Pacer,
     speculation: Option<Speculation>,
     rate: Rate,
@@ -75,7 +80,9 @@ impl Worker {
             roster: Roster::new(Kv::new(limits, cache)),
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
+            turns: Turns::default(),
             prefill_budget: 0,
+            step_tokens: limits.batch_tokens,
             pacer: Pacer::new(step_target),
             speculation,
             rate: Rate::default(),
@@ -105,6 +112,7 @@ impl Worker {
         let active = self.roster.active();
         // Others may have the places of paused sequences.
         let free_sequences = self.roster.kv.free_sequences() as usize + self.roster.running.len() - active;
+        let free_sequences = free_sequences.min(self.roster.most.saturating_sub(active));
         let ready = self.roster.waiting.iter().filter(|s| s.placement.is_ready()).count();
         let all = self.roster.running.iter().chain(&self.roster.waiting);
         WorkerFacts {
@@ -148,7 +156,22 @@ impl Worker {
             Command::Pause { id } => self.roster.pause(id, self.intake.next_event(), engine, events),
             Command::Resume { id } => self.roster.resume(id, engine, events),
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
+            Command::Bounds(bounds) => {
+                // Fewer would leave sequences out of every step.
+                let least = self.limits.sequences.min(self.limits.batch_tokens);
+                let most = self.limits.batch_tokens;
+                self.step_tokens = bounds.step_tokens.map_or(most, |tokens| tokens.clamp(least, most));
+                self.roster.most = bounds.sequences.map_or(usize::MAX, |sequences| sequences as usize);
+                self.roster.admit_waiting(engine, events);
+            }
             Command::CacheLimits { ram_bytes, session_ttl } => self.roster.kv.cache.set_limits(ram_bytes, session_ttl),
+            Command::ForgetAdapter { adapter } => {
+                let uses = |s: &Sequence| s.start.adapters.contains(adapter);
+                if !self.roster.running.iter().chain(&self.roster.waiting).any(uses) {
+                    engine.forget_adapter(adapter);
+                    self.turns.forget(adapter);
+                }
+            }
             Command::CloseSession { id, namespace, session } => {
                 let existed = self.roster.kv.cache.close_session(&namespace, &session);
                 events.push(Event::SessionClosed { id, existed });
@@ -180,6 +203,7 @@ impl Worker {
         self.roster.admit_waiting(engine, events);
         self.roster.make_capacity(engine, events);
         let restored = self.roster.restore(&mut self.compute_limits, engine);
+        let switches = self.turns.choose(&self.roster.running, &mut self.compute_limits);
         self.draft(engine.reuse());
         self.plan.plan(&self.roster.running, &self.compute_limits, self.budget());
         let tokens = self.plan.batch.len();
@@ -188,7 +212,16 @@ impl Worker {
             self.rate.note(now, 0);
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
-        self.pacer.planned(now, self.plan.work());
+        if self.plan.batch.adapters != *self.turns.adapters() {
+            self.plan.batch.adapters = self.turns.adapters().clone();
+        }
+        if switches {
+            self.counters.adapter_switches += 1;
+            // How long that takes says nothing about other steps.
+            self.pacer.idle();
+        } else {
+            self.pacer.planned(now, self.plan.work());
+        }
         self.tell_started(events);
         let decoded = engine.decode(&self.plan.batch);
         if decoded.is_err() {
@@ -211,7 +244,7 @@ impl Worker {
         freed.for_each(|seq| speculation.forget(seq));
         self.roster.running.iter_mut().for_each(|s| s.draft.clear());
         let Self { roster: Roster { running, kv, .. }, compute_limits: limits, pacer, .. } = self;
-        speculation.draft(running, DraftBounds { limits, batch_tokens: self.limits.batch_tokens, kv, pacer });
+        speculation.draft(running, DraftBounds { limits, batch_tokens: self.step_tokens, kv, pacer });
     }
 
     fn budget(&self) -> StepBudget {
@@ -220,14 +253,14 @@ impl Worker {
         let waiting = self.roster.running.iter().zip(&self.compute_limits);
         let waiting = waiting.filter(|(s, limit)| s.prefills_below(**limit));
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
-        let rows =
-            decoding.clone().fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
+        let turn = decoding.clone().filter(|s| s.start.adapters == *self.turns.adapters());
+        let rows = turn.fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
         let prefill_tokens = match self.prefill_budget {
-            0 if rows.rows > 0 => self.pacer.budget(decoding.count(), rows, waiting),
+            0 if decoding.clone().next().is_some() => self.pacer.budget(decoding.count(), rows, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };
-        StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
+        StepBudget { batch_tokens: self.step_tokens as usize, prefill_tokens }
     }
 
     /// Tells of the sequences whose first tokens are in the batch, before it is computed: a client that leaves meanwhile

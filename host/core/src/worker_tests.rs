@@ -2,18 +2,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::adapters::AdapterSet;
 use crate::cache::PrefixCache;
 use crate::engine::Reuse;
 use crate::fake::{FakeEngine, NoFilters};
-use crate::ids::{PolicyDigest, TenantId, Token};
+use crate::ids::{AdapterDigest, PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Start, Usage};
 use crate::policy::{Fault, FaultKind, NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;
 
+#[path = "worker_tests/adapters.rs"]
+mod adapters;
 #[path = "worker_tests/asked.rs"]
 mod asked;
+#[path = "worker_tests/bounds.rs"]
+mod bounds;
 #[path = "worker_tests/ends.rs"]
 mod ends;
 #[path = "worker_tests/filters.rs"]
@@ -48,6 +53,7 @@ fn start(id: u64, prompt: &str) -> Start {
         model: "fake".to_owned(),
         tenant: TenantId::from("t"),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: crate::policy::Endpoint::Completion,
@@ -63,6 +69,11 @@ fn start(id: u64, prompt: &str) -> Start {
         ignore_eos: false,
         logprobs: None,
     }
+}
+
+/// Adapters that differ by number. Number 0 is none.
+fn set(number: u8) -> AdapterSet {
+    AdapterSet::new([(AdapterDigest::new([number; 32]), f32::from(number))])
 }
 
 struct Bench {

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use camshaft_core::adapters::{AdapterSet, AdapterUse};
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
-use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::ids::{AdapterDigest, SeqId, Token};
 use camshaft_core::sizes::KvLayout;
 use llama_cpp_sys_2 as sys;
 
@@ -122,6 +123,8 @@ pub struct LlamaEngine {
     /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
     last_copy: Option<(SeqId, Vec<u8>)>,
     spare: Spare,
+    /// What the context applies.
+    adapters: AdapterSet,
 }
 
 impl LlamaEngine {
@@ -182,6 +185,7 @@ impl LlamaEngine {
             order: Vec::new(),
             last_copy: None,
             spare: Spare::default(),
+            adapters: AdapterSet::default(),
         })
     }
 
@@ -229,6 +233,7 @@ impl Engine for LlamaEngine {
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
+        self.apply(&batch.adapters)?;
         self.drop_last_copy();
         self.close_gaps();
         self.rows.clear();
@@ -248,6 +253,13 @@ impl Engine for LlamaEngine {
             Err(NotDecoded::NoRoom) => Err(EngineError::KvFull { tokens: batch.len() }),
             Err(NotDecoded::Refused) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
             Err(error) => Err(EngineError::Failed(error.to_string())),
+        }
+    }
+
+    fn forget_adapter(&mut self, adapter: AdapterDigest) {
+        if self.context.applies(adapter) {
+            self.adapters = AdapterSet::default();
+            self.context.apply(Vec::new());
         }
     }
 
@@ -340,6 +352,24 @@ impl Engine for LlamaEngine {
 }
 
 impl LlamaEngine {
+    /// Has the context compute under these adapters, if it does not.
+    fn apply(&mut self, adapters: &AdapterSet) -> Result<(), EngineError> {
+        if *adapters == self.adapters {
+            return Ok(());
+        }
+        let find = |one: &AdapterUse| {
+            let found = self.context.model().find_adapter(one.adapter);
+            let missing = || EngineError::Failed(format!("the adapter {} is not in memory", one.adapter));
+            Ok((found.ok_or_else(missing)?, one.scale()))
+        };
+        let found = adapters.uses().iter().map(find).collect::<Result<_, EngineError>>()?;
+        self.adapters = adapters.clone();
+        match self.context.apply(found) {
+            true => Ok(()),
+            false => Err(EngineError::Failed("llama.cpp refused the adapters".to_owned())),
+        }
+    }
+
     /// llama.cpp's number for the sequence: its stream, or its id in a pool.
     fn stream(&mut self, seq: SeqId) -> i32 {
         self.streams.as_mut().map_or(seq.0, |streams| streams.get_or_assign(seq)) as i32

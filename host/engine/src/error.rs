@@ -23,6 +23,9 @@ pub enum EngineLoadError {
     NotLoaded { path: PathBuf, source: model::NotLoaded },
     #[error("{path} is not a LoRA adapter of this model: {source}", path = path.display())]
     NotAnAdapter { path: PathBuf, source: model::NotLoaded },
+    /// The preflight refused an adapter.
+    #[error("bad LoRA adapter {path}: {why}", path = path.display())]
+    BadAdapter { path: PathBuf, why: String },
     /// It is to change only what follows certain tokens; here it would change everything.
     #[error("{path} is an activated LoRA adapter (aLoRA), which is not supported", path = path.display())]
     ActivatedAdapter { path: PathBuf },

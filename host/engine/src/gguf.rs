@@ -5,10 +5,14 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
+mod adapter;
 mod layers;
+mod tensors;
 mod tokens;
 
+pub(crate) use adapter::AdapterKeys;
 pub(crate) use layers::LayerLists;
+pub(crate) use tensors::{TensorEntry, Tensors};
 use tokens::Tokens;
 
 /// Why the preflight refuses a file.
@@ -42,6 +46,8 @@ pub(crate) struct Header {
     pub(crate) lists: LayerLists,
     /// `split.count`: the files of the model. 0 if it says nothing.
     pub(crate) split_count: u16,
+    pub(crate) adapter: AdapterKeys,
+    pub(crate) tensors: Tensors,
 }
 
 /// What a file says of its vocabulary. All empty if it says nothing.
@@ -117,10 +123,11 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         }
         let mut extent = Extent::default();
         for _ in 0..tensors {
-            let Extent { least, most } = self.tensor(u64::from(alignment))?;
+            let Extent { least, most } = self.tensor(u64::from(alignment), &mut seen.header.tensors)?;
             extent = Extent { least: extent.least.max(least), most: extent.most.max(most) };
         }
         let data = self.at.div_ceil(u64::from(alignment)) * u64::from(alignment);
+        seen.header.tensors.begin_at(data);
         let Some(needed) = data.checked_add(extent.least) else { return bad("tensor offsets overflow") };
         if tensors > 0 && needed > self.size {
             return bad(format!("truncated: its tensors end at byte {needed}, the file has {}", self.size));
@@ -136,12 +143,18 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
     fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
         let key = self.string("a key", MAX_KEY_BYTES)?;
         let kind = self.u32("a value's type")?;
-        let Header { tokenizer, lists, split_count } = &mut seen.header;
+        let Header { tokenizer, lists, split_count, adapter, .. } = &mut seen.header;
         match (key.as_slice(), kind) {
             // llama.cpp would take it for a shorter key.
             (key, _) if key.contains(&0) => return bad(format!("the key {:?} contains a NUL", lossy(key))),
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
             (b"split.count", 2) => *split_count = u16::from_le_bytes(self.bytes("split.count")?),
+            (b"general.type", 8) => adapter.general_type = Some(self.text("general.type")?),
+            (b"general.architecture", 8) => adapter.architecture = Some(self.text("general.architecture")?),
+            (b"adapter.type", 8) => adapter.kind = Some(self.text("adapter.type")?),
+            (b"adapter.lora.alpha", 6) => {
+                adapter.alpha = Some(f32::from_le_bytes(self.bytes("adapter.lora.alpha")?));
+            }
             (b"tokenizer.ggml.model", 8) => tokenizer.model = self.text("tokenizer.ggml.model")?,
             (b"tokenizer.ggml.pre", 8) => tokenizer.pre = self.text("tokenizer.ggml.pre")?,
             (b"tokenizer.ggml.merges", 9) => tokenizer.merges = self.merges()?,
@@ -149,7 +162,10 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
             (b"tokenizer.ggml.tokens", 9) => self.tokens(&mut seen.tokens)?,
             (key, 9) if LayerLists::keeps(key) => self.layers(key, lists)?,
             (key, 4) if key.ends_with(b".context_length") => self.context_length(key)?,
-            _ => self.value(kind, &lossy(&key), 0)?,
+            (key, _) => {
+                adapter.mistyped |= adapter::KEYS.contains(&key);
+                self.value(kind, &lossy(key), 0)?;
+            }
         }
         Ok(())
     }
@@ -233,13 +249,14 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
     }
 
     /// Checks the description of a tensor. Returns where its data ends.
-    fn tensor(&mut self, alignment: u64) -> Result<Extent, Refused> {
+    fn tensor(&mut self, alignment: u64, tensors: &mut Tensors) -> Result<Extent, Refused> {
         let name = self.string("a tensor's name", MAX_KEY_BYTES)?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let dimensions = self.u32("a tensor's dimensions")?;
         if dimensions > MAX_DIMENSIONS {
             return bad(format!("tensor {name} has {dimensions} dimensions"));
         }
+        let mut shape = [1; MAX_DIMENSIONS as usize];
         let mut elements = 1u64;
         let mut row = 1u64;
         for i in 0..dimensions {
@@ -247,6 +264,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
             if i == 0 {
                 row = extent;
             }
+            shape[i as usize] = extent;
             match elements.checked_mul(extent) {
                 Some(product) if extent > 0 && i64::try_from(product).is_ok() => elements = product,
                 _ => return bad(format!("tensor {name} has an impossible shape")),
@@ -257,6 +275,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         if !offset.is_multiple_of(alignment) {
             return bad(format!("tensor {name} begins at {offset}, which is not a multiple of {alignment}"));
         }
+        tensors.add(&name, TensorEntry { shape, kind, offset });
         // llama.cpp checks the types that are not listed here.
         let Some((block, bytes)) = block_of(kind) else {
             return Ok(Extent {
@@ -347,7 +366,7 @@ fn fixed_size(kind: u32) -> Option<u64> {
 }
 
 /// Number of elements and of bytes in a block of a tensor type.
-fn block_of(kind: u32) -> Option<(u64, u64)> {
+pub(crate) fn block_of(kind: u32) -> Option<(u64, u64)> {
     Some(match kind {
         0 | 26 => (1, 4),
         1 | 30 | 25 => (1, 2),

@@ -4,6 +4,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+mod adapter;
+mod adapter_file;
 mod attention;
 mod backend;
 mod buffers;
@@ -36,6 +38,7 @@ mod streams;
 mod tokenizer;
 mod vocab;
 
+pub use adapter::LoadedAdapter;
 pub use backend::{Numa, system_info, use_numa};
 pub use camshaft_core::sizes::KvLayout;
 pub use context::LLAMA_CPP;

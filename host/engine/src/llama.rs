@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, PoisonError};
 
+use camshaft_core::ids::AdapterDigest;
 use llama_cpp_sys_2 as sys;
 
+use crate::adapter::LoadedAdapter;
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::graph::Replacing;
@@ -106,6 +108,10 @@ pub(crate) struct Context {
     model: Arc<LoadedModel>,
     /// It lives as long as the context that calls it.
     replacing: Replacing,
+    /// What it applies beside the model's own adapter.
+    applied: Vec<(Arc<LoadedAdapter>, f32)>,
+    /// The next batch plans its graphs anew, and reads the list of the model's adapters for that.
+    plans: bool,
     /// That it was made with, and that the next decode has.
     threads: (i32, i32),
 }
@@ -135,23 +141,40 @@ impl Context {
         backend()?;
         let raw = {
             let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+            let _held = model.model.hold_adapters();
             // SAFETY: the model is whole, and outlives the context, which keeps the `Arc`. Only one context is made at a time.
             // llama.cpp returns null where it throws.
             unsafe { sys::llama_init_from_model(model.model.raw(), params) }
         };
         let raw = NonNull::new(raw).ok_or_else(refused)?;
         let threads = (params.n_threads, params.n_threads);
-        let context = Self { raw, model: model.clone(), replacing, threads };
-        if let Some(Adapter { lora, scale }) = &model.adapter {
-            let (mut adapters, mut scales) = ([lora.raw()], [*scale]);
-            // SAFETY: both lists have one element, and the adapter lives as long as its model.
-            let code =
-                unsafe { sys::llama_set_adapters_lora(raw.as_ptr(), adapters.as_mut_ptr(), 1, scales.as_mut_ptr()) };
-            if code != 0 {
-                return Err(refused());
-            }
+        let mut context = Self { raw, model: model.clone(), replacing, applied: Vec::new(), plans: true, threads };
+        if model.adapter.is_some() && !context.apply(Vec::new()) {
+            return Err(refused());
         }
         Ok(context)
+    }
+
+    /// Applies these adapters of the model beside its own, in place of those before. False if llama.cpp refuses them.
+    ///
+    /// llama.cpp then plans its graphs anew, at the next batch.
+    pub(crate) fn apply(&mut self, adapters: Vec<(Arc<LoadedAdapter>, f32)>) -> bool {
+        let own = self.model.adapter.iter().map(|Adapter { lora, scale }| (lora.raw(), *scale));
+        let (mut raw, mut scales): (Vec<_>, Vec<f32>) =
+            own.chain(adapters.iter().map(|(adapter, scale)| (adapter.lora().raw(), *scale))).unzip();
+        // SAFETY: both lists have this length. The model's own adapter lives as long as the model, and the others at least as long
+        // as they are in `applied`, which is changed only after the context uses others.
+        let code = unsafe {
+            sys::llama_set_adapters_lora(self.raw.as_ptr(), raw.as_mut_ptr(), raw.len(), scales.as_mut_ptr())
+        };
+        self.plans = true;
+        self.applied = adapters;
+        code == 0
+    }
+
+    /// Whether it applies an adapter, beside the model's own.
+    pub(crate) fn applies(&self, adapter: AdapterDigest) -> bool {
+        self.applied.iter().any(|(applied, _)| applied.digest() == adapter)
     }
 
     pub(crate) fn model(&self) -> &LoadedModel {
@@ -192,6 +215,8 @@ impl Context {
     pub(crate) fn decode(&mut self, rows: &mut Rows) -> Result<(), NotDecoded> {
         const { assert!(size_of::<sys::llama_batch>() == 56) };
         let (batch, mut why) = (rows.batch(), [0; REASON_BYTES]);
+        let model = self.model.clone();
+        let _held = std::mem::take(&mut self.plans).then(|| model.model.hold_adapters());
         // SAFETY: the batch points to lists of the length that it names, which nobody changes meanwhile. The callee writes
         // less than the room, and a zero at its end.
         let code = unsafe { camshaft_decode(self.raw.as_ptr(), &raw const batch, why.as_mut_ptr(), why.len()) };

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
-use camshaft_core::ids::Token;
+use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_sys_2 as sys;
 use rustix::fs::MemfdFlags;
 
+use crate::adapter::{AdapterShelf, LoadedAdapter, load_lora};
 use crate::backend::backend;
 use crate::devices::{Lost, Offload};
 use crate::encoder::Encoder;
@@ -83,7 +84,8 @@ pub(crate) struct Adapter {
 /// Weights and vocabulary. All contexts of the model and all threads that tokenize share them.
 pub struct LoadedModel {
     /// Not dropped if its device is lost.
-    pub(crate) model: ManuallyDrop<Model>,
+    pub(crate) model: ManuallyDrop<Arc<Model>>,
+    shelf: AdapterShelf,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) encoder: Encoder,
     /// Of its metadata.
@@ -135,7 +137,8 @@ impl LoadedModel {
         options: &LoadOptions,
         watch: bool,
     ) -> Result<Self, EngineLoadError> {
-        let (mut files, Header { tokenizer, lists, .. }) = ModelFiles::open(path, shown)?;
+        let (mut files, Header { tokenizer, lists, adapter: keys, tensors, .. }) = ModelFiles::open(path, shown)?;
+        let shelf = AdapterShelf::new(keys, tensors);
         // Before loading, so that no change is missed.
         let mapped = if watch { files.mapped()? } else { Vec::new() };
         // Weights that are only looked at are read when they are loaded.
@@ -147,7 +150,7 @@ impl LoadedModel {
             let (wanted, found) = (wanted.clone(), found.clone());
             return Err(EngineLoadError::WrongDigest { path: shown.to_owned(), wanted, found });
         }
-        let mut model = load_weights(path, shown, options)?;
+        let model = load_weights(path, shown, options)?;
         files.check_unchanged()?;
         let kind = Traits::of(&model).serve_as(options.kind);
         let kind = kind.map_err(|why| EngineLoadError::WrongKind { path: shown.to_owned(), why })?;
@@ -157,13 +160,13 @@ impl LoadedModel {
             // It lies where the weights do.
             Some(_) if options.placement == Placement::Nowhere => None,
             Some(adapter) => {
-                let (mut files, _) = ModelFiles::open(&adapter.path, &adapter.path)?;
+                let (files, digest) = shelf.examine(&adapter.path)?;
                 if let Some(weights) = &mut identity {
-                    *weights = format!("{weights}+{}*{}", files.digest()?, adapter.scale);
+                    *weights = format!("{weights}+{digest}*{}", adapter.scale);
                 }
-                let adapter = load_adapter(&mut model, adapter)?;
+                let lora = load_lora(&model, &adapter.path)?;
                 files.check_unchanged()?;
-                Some(adapter)
+                Some(Adapter { lora, scale: adapter.scale })
             }
         };
         let info = describe(&model, stem, kind, sha256);
@@ -177,13 +180,35 @@ impl LoadedModel {
             Placement::Host | Placement::Nowhere => 0,
         };
         let lost = matches!(options.placement, Placement::Devices(_)).then(Lost::default);
-        let model = ManuallyDrop::new(model);
+        let model = ManuallyDrop::new(Arc::new(model));
         let is_loaded = options.placement != Placement::Nowhere;
-        Ok(Self { model, adapter, encoder, lists, identity, info, mapped, lost, device_layers, is_loaded })
+        Ok(Self { model, shelf, adapter, encoder, lists, identity, info, mapped, lost, device_layers, is_loaded })
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// Loads an adapter beside the model, for requests that name it by its digest. One with the same file is loaded once. It is
+    /// in memory for as long as anybody holds it.
+    ///
+    /// # Errors
+    /// The file is missing, bad, or of another model, or llama.cpp refuses it.
+    pub fn load_adapter(&self, path: &Path) -> Result<Arc<LoadedAdapter>, EngineLoadError> {
+        self.shelf.load(path, &self.model, self.lost.as_ref())
+    }
+
+    /// Whether a file is an adapter of the model, as far as it can be told without loading it.
+    ///
+    /// # Errors
+    /// The file is missing, bad, or of another model.
+    pub fn examine_adapter(&self, path: &Path) -> Result<(), EngineLoadError> {
+        self.shelf.examine(path).map(drop)
+    }
+
+    /// An adapter that somebody holds.
+    pub fn find_adapter(&self, digest: AdapterDigest) -> Option<Arc<LoadedAdapter>> {
+        self.shelf.find(digest)
     }
 
     /// The files that the weights are mapped from. None if they are in memory, or nobody else can reach the file.
@@ -296,16 +321,6 @@ fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<Mode
     // SAFETY: llama.cpp is started, and everything that the parameters point to lives until this returns.
     let model = unsafe { Model::load(path, params) };
     model.map_err(|source| EngineLoadError::NotLoaded { path: shown.to_owned(), source })
-}
-
-fn load_adapter(model: &mut Model, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
-    let AdapterOptions { path, scale } = options;
-    let lora = model.load_lora(path);
-    let lora = lora.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
-    if lora.is_activated() {
-        return Err(EngineLoadError::ActivatedAdapter { path: path.clone() });
-    }
-    Ok(Adapter { lora, scale: *scale })
 }
 
 fn describe(model: &Model, stem: &str, kind: ModelKind, sha256: Option<String>) -> ModelInfo {

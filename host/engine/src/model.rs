@@ -2,6 +2,7 @@
 use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
@@ -21,7 +22,11 @@ pub enum NotLoaded {
 
 /// Owns the model, and is freed with it.
 #[derive(Debug)]
-pub(crate) struct Model(NonNull<sys::llama_model>);
+pub(crate) struct Model {
+    raw: NonNull<sys::llama_model>,
+    /// Held while its list of adapters is changed, or read.
+    adapters: Mutex<()>,
+}
 
 // SAFETY: llama.cpp lets any thread use and free a model.
 unsafe impl Send for Model {}
@@ -29,7 +34,7 @@ unsafe impl Send for Model {}
 // `backend::CONTEXT_CREATION`, and to nothing that is read here.
 unsafe impl Sync for Model {}
 
-/// An adapter of a model, which frees it: it must not be used longer than that.
+/// An adapter of a model, which frees it, if nobody did before: it must not be used longer than that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lora(NonNull<sys::llama_adapter_lora>);
 
@@ -50,23 +55,40 @@ impl Model {
         let path = text_of(path)?;
         // SAFETY: the path ends with a zero; the rest by the caller's word. llama.cpp returns null where it throws.
         let raw = unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) };
-        NonNull::new(raw).map(Self).ok_or(NotLoaded::Refused)
+        let raw = NonNull::new(raw).ok_or(NotLoaded::Refused)?;
+        Ok(Self { raw, adapters: Mutex::new(()) })
+    }
+
+    /// Keeps the list of its adapters as it is: llama.cpp reads it when it makes a context, and when it plans a context's graphs.
+    pub(crate) fn hold_adapters(&self) -> MutexGuard<'_, ()> {
+        self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads an adapter of this model.
     ///
     /// # Errors
     /// llama.cpp refuses it, or cannot be told its path.
-    pub(crate) fn load_lora(&mut self, path: &Path) -> Result<Lora, NotLoaded> {
+    pub(crate) fn load_lora(&self, path: &Path) -> Result<Lora, NotLoaded> {
         let path = text_of(path)?;
-        // SAFETY: nobody else uses the model meanwhile, which notes the adapter, and the path ends with a zero. llama.cpp returns
-        // null where it throws.
+        let _held = self.hold_adapters();
+        // SAFETY: the model notes the adapter in its list, which nobody else reads meanwhile, and else reads its own tensors. The
+        // path ends with a zero. llama.cpp returns null where it throws.
         let raw = unsafe { sys::llama_adapter_lora_init(self.raw(), path.as_ptr()) };
         NonNull::new(raw).map(Lora).ok_or(NotLoaded::Refused)
     }
 
+    /// Frees an adapter.
+    ///
+    /// # Safety
+    /// It is one of this model, and nobody uses it any more.
+    pub(crate) unsafe fn free_lora(&self, lora: Lora) {
+        let _held = self.hold_adapters();
+        // SAFETY: the model's list, which is changed, is not read meanwhile; the rest by the caller's word.
+        unsafe { sys::llama_adapter_lora_free(lora.raw()) };
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::llama_model {
-        self.0.as_ptr()
+        self.raw.as_ptr()
     }
 
     pub(crate) fn vocab(&self) -> Vocab<'_> {

@@ -64,7 +64,7 @@ impl ModelFiles {
     /// One is missing, not a regular file, or bad, or the name of the first does not say how many there are.
     pub(crate) fn open(path: &Path, shown: &Path) -> Result<(Self, Header), EngineLoadError> {
         let mut files = Self { shown: shown.to_owned(), files: Vec::new() };
-        let header = files.add(path)?;
+        let mut header = files.add(path)?;
         // The header is what llama.cpp goes by.
         let count = usize::from(header.split_count).max(1);
         if count > 1 {
@@ -76,7 +76,7 @@ impl ModelFiles {
                 return Err(EngineLoadError::BadFile { path: files.shown, why });
             }
             for part in &parts[1..] {
-                files.add(part)?;
+                header.tensors.extend(files.add(part)?.tensors);
             }
         }
         Ok((files, header))
@@ -133,6 +133,16 @@ impl ModelFiles {
         let mut hash = Sha256::new();
         digests.iter().for_each(|digest| hash.update(format!("{digest}\n")));
         Ok(hex(hash))
+    }
+
+    /// Of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.iter().map(|of| of.before.bytes).sum()
+    }
+
+    /// The first file, to read from.
+    pub(crate) fn first(&mut self) -> Option<&mut File> {
+        self.files.first_mut().map(|of| &mut of.file)
     }
 
     /// Checks that llama.cpp, which opens the files by their names, found what was checked here.

@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_api::{Jobs, PendingJob, Work, jobs};
-use camshaft_core::jobs::queue::{BatchInput, JobId, JobQueue};
-use camshaft_core::jobs::{BatchModel, Input, InputError};
+use camshaft_api::{Jobs, PendingJob, QueueBounds, Work, jobs};
+use camshaft_core::jobs::queue::{BatchInput, JobId};
+use camshaft_core::jobs::{BatchLimits, BatchModel, Input, InputError};
 use camshaft_core::message::WorkerError;
 use crossbeam_channel::{Sender, after, never, select};
+use tokio::sync::watch;
 
+use crate::bounds::ModelBounds;
 use crate::error::ServerError;
 use crate::metrics::QueueMetrics;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
@@ -22,6 +24,9 @@ pub(crate) struct BatchSetup {
     pub(crate) seats: Vec<(String, Gauges, Seat)>,
     pub(crate) metrics: Arc<QueueMetrics>,
     pub(crate) tuned: Tuned,
+    pub(crate) bounds: watch::Receiver<ModelBounds>,
+    /// Bounds of batches, from what the model takes.
+    pub(crate) batch: fn(BatchLimits, &ModelBounds) -> BatchLimits,
 }
 
 /// The way to a model's queue.
@@ -49,7 +54,7 @@ struct BatchService<M: BatchModel, F> {
 /// What `make` failed with the first time.
 pub(crate) fn spawn<M, R>(
     supervisor: &Supervisor,
-    BatchSetup { seats, metrics, tuned }: BatchSetup,
+    BatchSetup { seats, metrics, tuned, bounds, batch }: BatchSetup,
     facts: impl FnOnce(&M) -> R,
     mut make: impl FnMut() -> Result<M, ServerError> + Clone + Send + 'static,
 ) -> Result<(JobsOf<M>, R), ServerError>
@@ -58,8 +63,9 @@ where
 {
     let model = make()?;
     let facts = facts(&model);
-    let watermarks = move || tuned.borrow().watermarks;
-    let (jobs, work) = jobs(JobQueue::new(model.batch(), watermarks()), watermarks);
+    let limits = model.batch();
+    let (jobs, work) =
+        jobs(move || QueueBounds { watermarks: tuned.borrow().watermarks, batch: batch(limits, &bounds.borrow()) });
     let work = Arc::new(work);
     let mut first = Some(model);
     for (name, gauges, seat) in seats {

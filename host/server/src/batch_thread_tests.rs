@@ -13,6 +13,7 @@ use crossbeam_channel::Receiver;
 use tokio::sync::watch;
 
 use super::*;
+use crate::config::ModelConfig;
 use crate::metrics::ServerMetrics;
 use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuning;
@@ -40,7 +41,13 @@ fn setup(registry: &prometheus::Registry, tuned: Tuned) -> BatchSetup {
         seats: vec![("embedder-fake".to_owned(), gauges, ThreadBudget::new(1).seat(1))],
         metrics: Arc::new(metrics.queue("fake")),
         tuned,
+        bounds: bounds(&ModelConfig::default()).subscribe(),
+        batch: |limits, _| limits,
     }
+}
+
+fn bounds(config: &ModelConfig) -> watch::Sender<ModelBounds> {
+    watch::Sender::new(ModelBounds::of(config))
 }
 
 fn job(tenant: &str, inputs: &[&[u32]]) -> Job {
@@ -296,7 +303,8 @@ fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
         (format!("fake-{number}"), gauges, ThreadBudget::new(2).seat(1))
     };
     let (queue, tuned) = (metrics.queue("fake"), tuning(8).subscribe());
-    let setup = BatchSetup { seats: vec![seat(0), seat(1)], metrics: Arc::new(queue), tuned };
+    let seats = vec![seat(0), seat(1)];
+    let setup = BatchSetup { seats, metrics: Arc::new(queue), ..setup(&prometheus::Registry::new(), tuned) };
     let (jobs, ()) = spawn(&supervisor, setup, |_: &Gated| (), make).unwrap();
     let names: Vec<_> = warmed.try_iter().flatten().collect();
     assert_eq!(names, ["fake-0", "fake-1"]);
@@ -310,4 +318,36 @@ fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
     assert_eq!(answer(ticket).unwrap().len(), 2 * LIMITS.batch_inputs);
     drop(jobs);
     assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn a_bound_of_batches_that_changes_holds_from_the_next_one_on() {
+    let config = |most| ModelConfig { max_step_tokens: most, ..ModelConfig::default() };
+    let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
+    let (go_on, wait) = crossbeam_channel::bounded(0);
+    let (begins, began) = crossbeam_channel::bounded(1000);
+    let (warms, _warmed) = crossbeam_channel::bounded(2);
+    let make = move || {
+        let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
+        Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
+    };
+    let (tuned, bounds) = (tuning(8), bounds(&config(Some(3))));
+    let setup =
+        BatchSetup { bounds: bounds.subscribe(), batch: ModelBounds::of_texts, ..setup(&registry, tuned.subscribe()) };
+    let (jobs, ()) = spawn(&supervisor, setup, |_: &Gated| (), make).unwrap();
+    let inputs: Vec<&[u32]> = vec![&[1]; 6];
+    let ticket = jobs.submit(job("t", &inputs)).unwrap();
+    assert_eq!(began.recv_timeout(PATIENCE).unwrap().len(), 3, "at the bound");
+    bounds.send_replace(ModelBounds::of(&config(Some(1))));
+    for _ in 0..3 {
+        go_on.send_timeout((), PATIENCE).unwrap();
+        assert_eq!(began.recv_timeout(PATIENCE).unwrap().len(), 1, "and with a lower one");
+    }
+    go_on.send_timeout((), PATIENCE).unwrap();
+    assert_eq!(answer(ticket).unwrap().len(), 6);
+    bounds.send_replace(ModelBounds::of(&config(None)));
+    let ticket = jobs.submit(job("t", &inputs)).unwrap();
+    assert_eq!(began.recv_timeout(PATIENCE).unwrap().len(), 6, "without one");
+    go_on.send_timeout((), PATIENCE).unwrap();
+    assert_eq!(answer(ticket).unwrap().len(), 6);
 }

@@ -45,7 +45,13 @@ enum Command {
     /// Load a model and its context, then exit. `serve` and `check` try this in a separate process first, because
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
-    ProbeModel { path: PathBuf, lora: Option<PathBuf> },
+    ProbeModel {
+        path: PathBuf,
+        lora: Option<PathBuf>,
+        /// Of requests, each to be tried by itself.
+        #[arg(long)]
+        adapter: Vec<PathBuf>,
+    },
     /// Load a model onto devices and compute a token. `serve` and `check` try this in a separate process first, because a
     /// driver may end the process that uses it.
     #[command(hide = true)]
@@ -366,7 +372,7 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
             return Ok(camshaft_policy::compile_here(&cache_dir, hook, addresses, bounds));
         }
-        Command::ProbeModel { path, lora } => probe::probe_here(&path, lora),
+        Command::ProbeModel { path, lora, adapter } => probe::probe_here(&path, lora, &adapter),
         Command::TryDevices { trial } => placing::try_here(&trial),
         Command::TryBackend { path, named } => gpu_trial::try_here(&path, named),
         Command::Devices => Devices::look().and_then(|devices| check::print(&devices.table())),

@@ -34,9 +34,12 @@ pub(crate) use load::model_of;
 pub(crate) use load::read_file;
 pub use load::{ConfigSnapshot, Effective, Sources};
 pub use lost::Lost;
-pub use model::{BackendKey, FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey};
+pub use model::{
+    AdapterConfig, BackendKey, FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey,
+};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
+pub(crate) use quantity::DurationValue;
 pub use registry::Models;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use camshaft_api::StartError;
+use camshaft_api::{NotAdded, StartError};
 use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
@@ -121,7 +121,7 @@ pub(crate) enum Problem {
 #[error("model {id:?}: {source}{origin}")]
 pub(crate) struct BadModel {
     id: String,
-    source: ModelProblem,
+    pub(crate) source: ModelProblem,
     origin: Origin,
 }
 
@@ -155,6 +155,8 @@ pub(crate) enum ModelProblem {
          left for it beside what others were given"
     )]
     NoRoom { wanted: u64, available: u64 },
+    #[error("{0}")]
+    Adapter(NotAdded),
     #[error("cannot be pulled: {0}")]
     Pull(#[from] RegistryError),
     #[error("draft-model {}: {source}", path.display())]

@@ -9,6 +9,7 @@ use camshaft_tensor::{BackendChoice, FileFormat, HAS_WGPU};
 
 use crate::config::Origins;
 use crate::error::{ModelProblem, ServerError};
+use crate::own_program::own_program;
 use crate::progress::LoadBar;
 use crate::{probe, tensors};
 
@@ -34,7 +35,7 @@ pub(crate) fn backend(path: &Path, wanted: BackendChoice, bar: &LoadBar) -> (Bac
 
 /// Why it does not work, if it does not.
 fn try_in_process(path: &Path, wanted: BackendChoice, bar: &LoadBar) -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = own_program().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.arg(TRY_COMMAND).arg(path).args((wanted == BackendChoice::Wgpu).then_some(NAMED));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

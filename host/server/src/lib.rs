@@ -18,7 +18,9 @@ mod expected;
 pub mod fuzz;
 
 mod activity;
+mod adapters;
 mod batch_thread;
+mod bounds;
 mod cache_command;
 mod cache_plan;
 mod check;
@@ -42,6 +44,7 @@ mod metrics;
 mod model_command;
 mod models;
 mod open_files;
+mod own_program;
 mod placing;
 mod plugin_check;
 mod policies;

@@ -76,7 +76,8 @@ impl Mailbox {
 fn supersedes(new: &Command, old: &Command) -> bool {
     match (new, old) {
         (Command::PrefillBudget { .. }, Command::PrefillBudget { .. })
-        | (Command::CacheLimits { .. }, Command::CacheLimits { .. }) => true,
+        | (Command::CacheLimits { .. }, Command::CacheLimits { .. })
+        | (Command::Bounds(_), Command::Bounds(_)) => true,
         (Command::Preempt { .. }, old) => new == old,
         _ => false,
     }

@@ -1,5 +1,6 @@
 //! The models of the running server: loads, swaps and unloads them by orders of operators and by what the configuration says,
 //! wakes those that sleep, and puts those to sleep that nobody uses.
+mod adapting;
 mod book;
 mod change;
 mod keeper;
@@ -8,13 +9,17 @@ mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use camshaft_api::{Absence, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence, Woken};
+use camshaft_api::{
+    Absence, Adapter, AdapterRefusal, Adapters, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence,
+    WantedAdapter, Woken,
+};
 use camshaft_core::sizes::Machine;
 use camshaft_core::threads::Spawner;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
 use self::state::{Origin, Resident, State};
+use crate::bounds;
 use crate::cache_plan::CacheShare;
 use crate::config::{LoadKey, ModelConfig, Models};
 use crate::error::ServerError;
@@ -22,6 +27,9 @@ use crate::start::Starter;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 use crate::weights_watch::WeightsWatch;
+
+/// Characters of a key that an error shows.
+const SHOWN_CHARS: usize = 128;
 
 /// What a manager is made of.
 #[derive(Debug)]
@@ -117,22 +125,41 @@ impl Manager {
             return;
         }
         resident.origin = Origin::File;
+        let (wanted, listed) = (resident.followed(config), config.adapter.clone());
         if resident.is_loaded() && !state::same_weights(&resident.config, config) {
             drop(state);
-            let wanted = config.clone();
-            let begun = self.begin(Change::Swap, id, move |manager, order| manager.swap_to(order, wanted));
+            let begun = self.begin(Change::Swap, id, move |manager, order| {
+                manager.swap_to(order, wanted)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
             return told(id, begun);
         }
-        resident.config = config.clone();
-        let loaded = resident.is_loaded();
-        drop(state);
-        if let Some(api) = self.api()
-            && loaded
-        {
-            api.set_naming(&config.naming());
-        } else {
-            self.begin_wanted(config);
+        if !resident.is_loaded() {
+            (resident.config, resident.listed) = (wanted, listed);
+            drop(state);
+            return self.begin_wanted(config);
         }
+        let adapters = resident.config.adapter.clone();
+        let same_adapters = adapters == wanted.adapter;
+        let reconfigured = resident.reconfigure(ModelConfig { adapter: adapters, ..wanted.clone() });
+        drop(state);
+        if let Err(error) = reconfigured {
+            tracing::error!(model = id, %error, "the model is not changed");
+            return;
+        }
+        if let Some(api) = self.api() {
+            api.set_naming(&config.naming());
+        }
+        if same_adapters {
+            return;
+        }
+        let begun = self.begin(Change::Adapters, id, move |manager, order| {
+            manager.set_adapters(order, wanted.adapter)?;
+            manager.note_listed(order, listed);
+            Ok(())
+        });
+        told(id, begun);
     }
 
     /// Loads a model that is to be in memory, and says of the others that they sleep.
@@ -234,6 +261,25 @@ impl ModelControl for Manager {
         };
         self.api().ok_or(ModelRefusal::Ending)?.set_naming(&naming);
         Ok(())
+    }
+
+    fn set_limits(&self, id: &str, limits: Map<String, Value>) -> Result<(), ModelRefusal> {
+        if let Some(key) = limits.keys().find(|key| !bounds::KEYS.contains(&key.as_str())) {
+            let (key, keys) = (key.chars().take(SHOWN_CHARS).collect::<String>(), bounds::KEYS.join(", "));
+            return Err(ModelRefusal::Invalid(format!("limits: unknown key {key:?}; there are {keys}")));
+        }
+        let mut state = self.state();
+        let resident = state.resident(id)?;
+        let config = settings::over(&resident.config, limits)?;
+        resident.reconfigure(config).map_err(|error| ModelRefusal::Invalid(error.to_string()))
+    }
+
+    fn load_adapter(&self, model: &str, _: &Adapters, wanted: &WantedAdapter) -> Result<Arc<Adapter>, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.add_adapter(order, wanted))
+    }
+
+    fn unload_adapter(&self, model: &str, _: &Adapters, adapter: &str) -> Result<bool, AdapterRefusal> {
+        self.carry_out(Change::Adapters, model, |order| self.remove_adapter(order, adapter))
     }
 
     fn operation(&self, id: &str) -> Option<Operation> {

@@ -36,6 +36,7 @@ pub(crate) struct ServerMetrics {
     cache_ram_bytes: GaugeVec,
     sessions: GaugeVec,
     draft_tokens: IntCounterVec,
+    adapter_switches: IntCounterVec,
     rewinds: IntCounterVec,
     tokens_taken_back: IntCounterVec,
 }
@@ -106,6 +107,7 @@ pub(crate) struct WorkerMetrics {
     kv_cached: Part,
     drafts_accepted: IntCounter,
     drafts_rejected: IntCounter,
+    adapter_switches: IntCounter,
     rewinds: IntCounter,
     tokens_taken_back: IntCounter,
 }
@@ -119,6 +121,7 @@ impl WorkerMetrics {
             pauses,
             drafts_accepted,
             drafts_rejected,
+            adapter_switches,
             rewinds,
             tokens_taken_back,
             evicted_from_ram,
@@ -129,6 +132,7 @@ impl WorkerMetrics {
         self.pauses.inc_by(pauses);
         self.drafts_accepted.inc_by(drafts_accepted);
         self.drafts_rejected.inc_by(drafts_rejected);
+        self.adapter_switches.inc_by(adapter_switches);
         self.rewinds.inc_by(rewinds);
         self.tokens_taken_back.inc_by(tokens_taken_back);
         self.evicted_from_ram.inc_by(evicted_from_ram);
@@ -261,6 +265,11 @@ impl ServerMetrics {
                 "Draft tokens of speculative decoding, accepted or rejected",
                 &["model", "result"],
             )?,
+            adapter_switches: counter(
+                "camshaft_adapter_switches_total",
+                "Steps before which the LoRA adapters were changed",
+                model,
+            )?,
             rewinds: counter("camshaft_filter_rewinds_total", "Times that filters had text drawn anew", model)?,
             tokens_taken_back: counter(
                 "camshaft_filter_tokens_taken_back_total",
@@ -323,6 +332,7 @@ impl ServerMetrics {
             kv_cached: Part::new(self.kv_tokens.with_label_values(&[model, "cached"])),
             drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
             drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
+            adapter_switches: self.adapter_switches.with_label_values(&[model]),
             rewinds: self.rewinds.with_label_values(&[model]),
             tokens_taken_back: self.tokens_taken_back.with_label_values(&[model]),
         })
@@ -403,6 +413,7 @@ mod tests {
             pauses: 6,
             drafts_accepted: 1,
             drafts_rejected: 2,
+            adapter_switches: 9,
             rewinds: 7,
             tokens_taken_back: 8,
             evicted_from_ram: 3,
@@ -421,6 +432,7 @@ mod tests {
             r#"camshaft_pauses_total{model="m"} 18"#,
             r#"camshaft_draft_tokens_total{model="m",result="accepted"} 3"#,
             r#"camshaft_draft_tokens_total{model="m",result="rejected"} 6"#,
+            r#"camshaft_adapter_switches_total{model="m"} 27"#,
             r#"camshaft_filter_rewinds_total{model="m"} 21"#,
             r#"camshaft_filter_tokens_taken_back_total{model="m"} 24"#,
             r#"camshaft_cache_evictions_total{model="m",tier="ram"} 9"#,

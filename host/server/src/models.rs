@@ -84,9 +84,12 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let usual = ModelConfig::default();
     vec![
+        ("adapter", (!config.adapter.is_empty()).then(|| format!("{} adapters", config.adapter.len()))),
         ("lora", shown(&config.lora)),
         ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
         ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
+        ("max-sequences", config.max_sequences.map(|most| most.to_string())),
+        ("max-tenant-sequences", config.max_tenant_sequences.map(|most| most.to_string())),
         ("kv-type", config.kv_type.set().map(|kv_type| kv_type.kv_type().as_str().to_owned())),
         ("kv-layout", config.kv_layout.set().map(|layout| layout.layout().as_str().to_owned())),
         ("kv-reserve", (config.kv_reserve != usual.kv_reserve).then(|| config.kv_reserve.as_str().to_owned())),
@@ -114,6 +117,7 @@ fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     vec![
         ("context-tokens", tokens(&config.context_tokens)),
         ("batch-tokens", tokens(&config.batch_tokens)),
+        ("max-step-tokens", config.max_step_tokens.map(|most| most.to_string())),
         ("threads", tokens(&config.threads)),
         ("gpu-layers", tokens(&config.gpu_layers).filter(|layers| layers != "0")),
         ("devices", (!config.devices.is_empty()).then(|| format!("{:?}", config.devices))),
@@ -140,18 +144,22 @@ pub(crate) fn load(
     let bar = LoadBar::new(&config.id, sink);
     let options = options(config, digest, placement, &bar);
     let engine = |error| from_engine(config, error);
+    // They are loaded once it is known where the weights are.
+    let examined = |model: Arc<LoadedModel>| {
+        config.adapter.iter().try_for_each(|adapter| model.examine_adapter(&adapter.path)).map(|()| model)
+    };
     match config.source() {
         // The bundled weights are known to be good; an adapter is not.
-        ModelSource::Demo if config.lora.is_none() => demo::load(&options).map_err(engine),
+        ModelSource::Demo if config.lora.is_none() && config.adapter.is_empty() => demo::load(&options).map_err(engine),
         ModelSource::Demo => {
             let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
-            tried.confirm(demo::load(&options).map_err(engine))
+            tried.confirm(demo::load(&options).and_then(examined).map_err(engine))
         }
         // The classifier is a tensor model, which `load_tensors` loads.
         ModelSource::File(_) | ModelSource::Digits => {
             let path = config.file_name();
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
-            tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
+            tried.confirm(LoadedModel::from_file(&path, &options).and_then(examined).map_err(engine))
         }
         ModelSource::Remote(source) => Err(not_pulled(&source)),
     }
@@ -256,7 +264,9 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         EngineLoadError::WrongKind { .. } => return "kind",
         EngineLoadError::NoContext { .. } => return "context-tokens",
         EngineLoadError::KvType { .. } => return "kv-type",
-        EngineLoadError::NotAnAdapter { .. } | EngineLoadError::ActivatedAdapter { .. } => return "lora",
+        EngineLoadError::NotAnAdapter { path, .. }
+        | EngineLoadError::BadAdapter { path, .. }
+        | EngineLoadError::ActivatedAdapter { path } => Some(path),
         EngineLoadError::NoDevice { .. } => return "devices",
         EngineLoadError::Unreadable { path, .. }
         | EngineLoadError::BadFile { path, .. }
@@ -267,6 +277,7 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
     match path {
         Some(_) if path == config.lora.as_ref() => "lora",
         Some(_) if path == config.draft_model.as_ref() => "draft-model",
+        Some(path) if config.adapter.iter().any(|adapter| adapter.path == *path) => "adapter",
         _ => "path",
     }
 }
@@ -287,6 +298,7 @@ mod tests {
     fn settings_of_another_kind_are_refused_by_name() {
         let generates = [
             "lora = \"adapter.gguf\"",
+            "adapter = [{path = \"adapter.gguf\"}]",
             "sequences = 4",
             "kv-type = \"f16\"",
             "kv-layout = \"pooled\"",

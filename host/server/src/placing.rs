@@ -21,6 +21,7 @@ use crate::config::{FlashKey, KindKey, KvTypeKey, ModelConfig, Origins};
 use crate::demo;
 use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
+use crate::own_program::own_program;
 use crate::progress::{LoadBar, ProgressSink};
 use crate::sizing::{self, Room, Sized};
 use crate::weights::{Loaded, Weights, WeightsSource};
@@ -186,7 +187,7 @@ fn ask_less(loaded: &mut Loaded, layers: u32) -> String {
 /// Why it does not work, if it does not.
 fn try_in_process(trial: &Trial, bar: &LoadBar) -> Result<(), String> {
     let what = serde_json::to_string(trial).map_err(|error| error.to_string())?;
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = own_program().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
     command.arg(TRY_COMMAND).arg(what).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| error.to_string())?;

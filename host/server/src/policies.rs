@@ -12,6 +12,7 @@ use prometheus::Registry;
 
 use crate::config::Config;
 use crate::error::{Problem, ServerError};
+use crate::own_program::own_program;
 use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
 /// The hidden command that compiles a component.
@@ -128,9 +129,7 @@ pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &Policy
 
 /// What compiles components: this program, in a process of its own. Only for the program that has the command.
 pub(crate) fn compiler() -> Option<CompileProgram> {
-    // Whatever lies at the program's path by now, this is what runs.
-    let running = Some(PathBuf::from("/proc/self/exe")).filter(|program| program.exists());
-    let program = running.or_else(|| std::env::current_exe().ok())?;
+    let program = own_program().ok()?;
     Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], bounds: COMPILE_BOUNDS })
 }
 

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::WorkerId;
-use camshaft_core::message::{Command, Event, WorkerError};
+use camshaft_core::message::{Command, Event, WorkerBounds, WorkerError};
 use camshaft_core::policy::CancelReason;
 use camshaft_core::pool::{NewRequest, Output, Pool};
 use camshaft_core::report::Report;
 use crossbeam_channel::{Receiver, Sender, select};
+use tokio::sync::watch;
 
+use crate::bounds::ModelBounds;
 use crate::clients::Clients;
 use crate::closings::Closings;
 use crate::error::ServerError;
@@ -46,6 +48,7 @@ pub(crate) struct PoolSetup {
     /// How long a last event waits for a client that does not read.
     pub(crate) slow_reader: Duration,
     pub(crate) tuned: Tuned,
+    pub(crate) bounds: watch::Receiver<ModelBounds>,
     /// Whether the queue takes more, for those who look from outside.
     pub(crate) accepts: Arc<AtomicBool>,
     /// Of the model.
@@ -79,6 +82,8 @@ struct PoolThread {
     swept: Instant,
     /// The settings in force, if any has changed since the start.
     tuning: Option<Tuning>,
+    /// What the workers were told that they may run at once.
+    bounds: WorkerBounds,
     closings: Closings,
     /// Since the pool's start, until when the scheduler that is only monitored is not asked.
     monitor_rests: Duration,
@@ -89,12 +94,22 @@ impl PoolThread {
         let (told, swept) = (Instant::now(), Instant::now());
         let clients = Clients::new(setup.slow_reader);
         let monitor_rests = Duration::ZERO;
-        Self { setup, clients, told, swept, tuning: None, closings: Closings::default(), monitor_rests }
+        Self {
+            setup,
+            clients,
+            told,
+            swept,
+            tuning: None,
+            bounds: WorkerBounds::default(),
+            closings: Closings::default(),
+            monitor_rests,
+        }
     }
 
     fn run(mut self, stop: &Stop) {
         while self.take_messages(stop) {
             self.apply_tuning();
+            self.apply_bounds();
             if self.swept.elapsed() >= SWEEP_INTERVAL {
                 self.sweep();
             }
@@ -161,6 +176,7 @@ impl PoolThread {
                     self.closings.begin(id, asked, reply);
                 }
             }
+            PoolMessage::ForgetAdapter(adapter) => self.broadcast(&Command::ForgetAdapter { adapter }),
             // The asker may have given up.
             PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
             PoolMessage::Wake => self.sweep(),
@@ -187,6 +203,16 @@ impl PoolThread {
         }
         if old.is_none_or(|old| old.cache_limits() != new.cache_limits()) {
             self.broadcast(&new.cache_limits());
+        }
+    }
+
+    /// Applies bounds of this model that were changed, or that it began with.
+    fn apply_bounds(&mut self) {
+        let new = *self.setup.bounds.borrow_and_update();
+        self.setup.pool.set_bounds(new.pool());
+        if self.bounds != new.worker() {
+            self.bounds = new.worker();
+            self.broadcast(&Command::Bounds(self.bounds));
         }
     }
 
@@ -241,6 +267,9 @@ impl PoolThread {
                 // The new incarnation was made with the limits at the server's start.
                 if let Some(tuning) = self.tuning {
                     self.send(worker, WorkerMessage::Command(tuning.cache_limits()));
+                }
+                if self.bounds != WorkerBounds::default() {
+                    self.send(worker, WorkerMessage::Command(Command::Bounds(self.bounds)));
                 }
             }
         }

@@ -13,6 +13,7 @@ use crossbeam_channel::{Sender, bounded};
 use tokio::sync::{mpsc, watch};
 
 use super::*;
+use crate::config::ModelConfig;
 use crate::metrics::ServerMetrics;
 use crate::streams::tests::NoPolicies;
 use crate::streams::{Stream, Streams};
@@ -71,7 +72,8 @@ fn setup(
     let metrics = metrics.pool("fake");
     let (begun, slow_reader) = (Instant::now(), PATIENCE);
     let (accepts, _alive) = (Arc::default(), bounded(0).0);
-    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned, accepts, _alive }
+    let bounds = watch::Sender::new(ModelBounds::of(&ModelConfig::default())).subscribe();
+    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned, bounds, accepts, _alive }
 }
 
 /// A pool without a thread, whose time the test moves on; it has one worker that takes messages in.
@@ -112,6 +114,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         model: "fake".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: camshaft_core::policy::Endpoint::Completion,
@@ -328,4 +331,32 @@ fn regression_a_last_event_waits_for_a_client_that_does_not_read_but_not_for_eve
         assert_eq!(events.try_recv().ok(), waits.then_some(lost));
         assert_eq!(pool.thread.clients.farewells(), 0);
     }
+}
+
+#[test]
+fn bounds_that_change_reach_the_pool_and_workers_also_those_that_come_up_later() {
+    let supervisor = Supervisor::new();
+    let (tuning, (_submit, submissions), (report, reports)) = (tuning(), bounded(8), bounded(8));
+    let bounds = watch::Sender::new(ModelBounds::of(&ModelConfig::default()));
+    let setup = PoolSetup { bounds: bounds.subscribe(), ..setup(None, submissions, reports, tuning.subscribe()) };
+    spawn(&supervisor, setup, "fake").unwrap();
+    let up = || {
+        let (messages, received) = bounded(8);
+        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages })).unwrap();
+        received
+    };
+    let first = up();
+    bounds.send_replace(ModelBounds::of(&ModelConfig {
+        max_sequences: Some(3),
+        max_step_tokens: Some(9),
+        ..ModelConfig::default()
+    }));
+    let is_told = |received: &Receiver<WorkerMessage>| match received.recv_timeout(PATIENCE).unwrap() {
+        WorkerMessage::Command(Command::Bounds(bounds)) => (bounds.sequences, bounds.step_tokens),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(is_told(&first), (Some(3), Some(9)));
+    report.send(WorkerReport::Down(ID)).unwrap();
+    assert_eq!(is_told(&up()), (Some(3), Some(9)));
+    assert!(supervisor.end(PATIENCE));
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 use std::time::Duration;
 
+use camshaft_core::adapters::AdapterSet;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_core::jobs::BatchModel;
@@ -22,6 +23,7 @@ use signal_hook::consts::{SIGKILL, SIGXCPU};
 use crate::config::{Format, ModelConfig, Origins};
 use crate::demo;
 use crate::error::{ModelProblem, ServerError};
+use crate::own_program::own_program;
 use crate::progress::{self, LoadBar};
 use crate::tensors;
 
@@ -41,10 +43,12 @@ const WORDS_BYTES: u64 = 64 << 10;
 
 /// What is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tried {
-    /// The model, with its adapter.
+pub(crate) enum Tried<'a> {
+    /// The model, with its adapter and those of its configuration.
     Model,
     Draft,
+    /// This adapter, with the model.
+    Adapter(&'a Path),
 }
 
 /// What the other process made of the file.
@@ -71,20 +75,33 @@ impl Outcome {
 ///
 /// # Errors
 /// The process crashed or was killed, or there can be none.
-pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadBar) -> Result<Outcome, ServerError> {
-    let (lora, key) = match (tried, config.lora.as_deref()) {
-        (Tried::Draft, _) => (None, "draft-model"),
-        (Tried::Model, Some(lora)) => (Some(lora), "lora"),
-        (Tried::Model, None) => (None, "path"),
+pub(crate) fn probe(
+    path: &Path,
+    config: &ModelConfig,
+    tried: Tried<'_>,
+    bar: &LoadBar,
+) -> Result<Outcome, ServerError> {
+    let own = config.lora.as_deref();
+    let listed = || config.adapter.iter().map(|adapter| &*adapter.path).collect::<Vec<_>>();
+    let (lora, adapters, key) = match tried {
+        Tried::Draft => (None, Vec::new(), "draft-model"),
+        Tried::Model => (own, listed(), if own.is_some() { "lora" } else { "path" }),
+        Tried::Adapter(adapter) => (own, vec![adapter], "adapter"),
     };
-    let bounds = bounds(path, lora);
-    let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
+    let key = if tried == Tried::Model && own.is_none() && !adapters.is_empty() { "adapter" } else { key };
+    let bounds = bounds(path, lora.into_iter().chain(adapters.iter().copied()));
+    let program = own_program().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
     command.arg("probe-model").arg(path).args(lora);
+    command.args(adapters.iter().flat_map(|adapter| [Path::new("--adapter"), *adapter]));
     let failed = |error| ServerError::internal("start the probe of a model", error);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar, Builder::new);
-    let path = lora.unwrap_or(path);
+    let path = match (&adapters[..], lora) {
+        // Without it the model is known to be good, or more likely to be.
+        ([adapter], _) if key == "adapter" => adapter,
+        (_, lora) => lora.unwrap_or(path),
+    };
     let model = |problem| ServerError::model(&config.id, &config.origins, key, problem);
     match ended.map_err(failed)? {
         Ended::ByItself(status) if status.success() => Ok(Outcome::Good),
@@ -151,8 +168,8 @@ pub(crate) fn judge(path: &Path, status: ExitStatus, words: &str, cpu: Duration)
 }
 
 /// What trying these files may take.
-fn bounds(path: &Path, lora: Option<&Path>) -> ProcessBounds {
-    let bytes = file_bytes(path).saturating_add(lora.map_or(0, file_bytes));
+fn bounds<'a>(path: &Path, adapters: impl IntoIterator<Item = &'a Path>) -> ProcessBounds {
+    let bytes = adapters.into_iter().map(file_bytes).fold(file_bytes(path), u64::saturating_add);
     let seconds = |base: u64, per_gib: u64| Duration::from_secs(base + bytes.div_ceil(GIB) * per_gib);
     ProcessBounds {
         memory_bytes: bytes.saturating_mul(MEMORY_PER_FILE_BYTE).saturating_add(MEMORY_BYTES),
@@ -181,12 +198,12 @@ fn file_bytes(path: &Path) -> u64 {
 ///
 /// # Errors
 /// The file cannot be served.
-pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), ServerError> {
+pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>, adapters: &[PathBuf]) -> Result<(), ServerError> {
     fn bad<T>(path: &Path, result: Result<T, impl Into<ModelProblem>>) -> Result<T, ServerError> {
         let id = path.to_string_lossy();
         result.map_err(|problem| ServerError::model(&id, &Origins::default(), "path", problem))
     }
-    let bounded = bound_this_process(bounds(path, lora.as_deref()));
+    let bounded = bound_this_process(bounds(path, lora.iter().chain(adapters).map(PathBuf::as_path)));
     bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
     if Format::of(path) == Format::Tensors {
         return bad(path, tensors::try_here(path));
@@ -216,6 +233,14 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     batch.push(Token(0), 0, SeqId(0), true);
     bad(path, engine.decode(&batch))?;
     bad(path, Row::default().load(engine.logits(0)).map_err(|error| EngineError::Failed(error.to_string())))?;
+    for adapter in adapters {
+        engine.truncate(SeqId(0), 0);
+        let loaded = bad(adapter, model.load_adapter(adapter))?;
+        batch.adapters = AdapterSet::new([(loaded.digest(), 1.0)]);
+        bad(adapter, engine.decode(&batch))?;
+        let row = Row::default().load(engine.logits(0));
+        bad(adapter, row.map_err(|error| EngineError::Failed(error.to_string())))?;
+    }
     drop(engine);
     render_samples(&model);
     Ok(())
@@ -257,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_ended_the_process_is_told_apart() {
-        let bounds = bounds(Path::new("none"), None);
+        let bounds = bounds(Path::new("none"), []);
         let problem = |script: &str| match shell(script, Duration::from_secs(60)) {
             (Ok(Ended::ByItself(status)), words) => judge(Path::new("m.gguf"), status, &words, bounds.cpu).to_string(),
             other => panic!("{script}: {other:?}"),
@@ -306,9 +331,9 @@ mod tests {
             cpu: Duration::from_secs(160),
             wall: Duration::from_secs(840),
         };
-        assert_eq!(bounds(&first, Some(&lora)), expected);
-        assert_eq!(bounds(&lora, None).memory_bytes, 7 * GIB);
-        assert_eq!(bounds(Path::new("none"), None).memory_bytes, MEMORY_BYTES);
+        assert_eq!(bounds(&first, [&*lora]), expected);
+        assert_eq!(bounds(&lora, []).memory_bytes, 7 * GIB);
+        assert_eq!(bounds(Path::new("none"), []).memory_bytes, MEMORY_BYTES);
     }
 
     #[test]

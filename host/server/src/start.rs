@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{
-    Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PredictBackend, PredictInfo, TextModel,
+    Adapters, Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage, PredictBackend, PredictInfo,
+    TextModel,
 };
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
@@ -14,7 +15,7 @@ use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
-use camshaft_core::jobs::BatchModel;
+use camshaft_core::jobs::{BatchLimits, BatchModel};
 use camshaft_core::pool::Pool;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
@@ -22,8 +23,11 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
+use tokio::sync::watch;
 
+use crate::adapters;
 use crate::batch_thread::{self, BatchSetup, JobsOf};
+use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::ModelConfig;
 use crate::cores::Cores;
@@ -70,6 +74,8 @@ pub(crate) struct Started {
     pub(crate) model: Model,
     /// Disconnected when its threads have ended, and nothing of it is in memory any more.
     pub(crate) ended: Receiver<Infallible>,
+    /// Its bounds that may change while it runs.
+    pub(crate) bounds: watch::Sender<ModelBounds>,
 }
 
 /// A model that is being started.
@@ -78,6 +84,7 @@ struct Beginning {
     health: ModelHealth,
     /// Held by its threads.
     alive: Sender<Infallible>,
+    bounds: watch::Receiver<ModelBounds>,
 }
 
 /// What a worker is made of, beside its engine.
@@ -94,9 +101,10 @@ impl Starter {
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Started, ServerError> {
         let (alive, ended) = crossbeam_channel::bounded(0);
-        let beginning = Beginning { health: ModelHealth::default(), alive };
+        let (bounds, bounded) = watch::channel(ModelBounds::of(model.config()));
+        let beginning = Beginning { health: ModelHealth::default(), alive, bounds: bounded };
         let model = self.start_threads(number, model, &beginning)?;
-        Ok(Started { model, ended })
+        Ok(Started { model, ended, bounds })
     }
 
     fn start_threads(&self, number: usize, model: &Weights, beginning: &Beginning) -> Result<Model, ServerError> {
@@ -130,7 +138,10 @@ impl Starter {
                     }
                 };
                 let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
-                self.start_pool(model, text, beginning, make)
+                let (config, model_of) = (config.clone(), loaded.clone());
+                let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
+                let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
+                self.start_pool(model, text, beginning, (adapters, make))
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -152,7 +163,7 @@ impl Starter {
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(model, fake_text(ModelKind::Generate), beginning, make)
+                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_| Ok(Arc::default()), make))
             }
         }
     }
@@ -162,7 +173,10 @@ impl Starter {
         model: &Weights,
         TextModel { mut info, tokenizer }: TextModel,
         beginning: &Beginning,
-        make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        (adapters, make): (
+            impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
+            impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+        ),
     ) -> Result<Model, ServerError> {
         let config = model.config();
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
@@ -188,6 +202,7 @@ impl Starter {
             workers.insert(id, WorkerSeat { mailbox: Some(Mailbox::new(handle.messages)), metrics });
         }
         let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
+        let adapters = adapters(&submissions_in)?;
         let (metrics, accepts) = (self.metrics.pool(&config.id), Arc::new(AtomicBool::new(true)));
         pool_thread::spawn(
             &self.supervisor,
@@ -200,6 +215,7 @@ impl Starter {
                 metrics,
                 slow_reader: self.slow_reader,
                 tuned: self.tuned.clone(),
+                bounds: beginning.bounds.clone(),
                 accepts: accepts.clone(),
                 _alive: beginning.alive.clone(),
             },
@@ -213,7 +229,8 @@ impl Starter {
             workers = config.workers,
             "model loaded"
         );
-        let backend = GenerateBackend { text: TextModel { info, tokenizer }, pool: submissions_in, accepts };
+        let text = TextModel { info, tokenizer };
+        let backend = GenerateBackend { text, adapters, pool: submissions_in, accepts };
         Ok(beginning.model(config, Backend::Generate(backend)))
     }
 
@@ -253,7 +270,8 @@ impl Starter {
         make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
         let config = model.config();
-        let (jobs, limits) = self.start_batches(model, "embedder", beginning, E::limits, make)?;
+        let (jobs, limits) =
+            self.start_batches(model, ("embedder", ModelBounds::of_texts), beginning, E::limits, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         text.info.context_tokens = input_tokens;
@@ -273,7 +291,7 @@ impl Starter {
     fn start_batches<M, R>(
         &self,
         model: &Weights,
-        what: &str,
+        (what, batch): (&str, fn(BatchLimits, &ModelBounds) -> BatchLimits),
         beginning: &Beginning,
         facts: impl FnOnce(&M) -> R,
         mut make: impl FnMut() -> Result<M, ServerError> + Clone + Send + 'static,
@@ -291,6 +309,8 @@ impl Starter {
             seats: (0..config.workers).map(seat).collect(),
             metrics: Arc::new(self.metrics.queue(id)),
             tuned: self.tuned.clone(),
+            bounds: beginning.bounds.clone(),
+            batch,
         };
         let alive = beginning.alive.clone();
         batch_thread::spawn(&self.supervisor, setup, facts, move || {
@@ -312,9 +332,10 @@ impl Starter {
             let (model, rows, window) = (model.clone(), config.batch_size, config.batch_window.0);
             move || Ok(Predictor::new(model.clone(), rows, window))
         };
-        let (jobs, ()) = self.start_batches(weights, "predictor", beginning, |_: &Predictor| (), make)?;
-        let Facts { format, backend, name, parameters, bytes, joining, .. } = model.facts.clone();
-        let (workers, requests) = (config.workers, joining.to_string());
+        let (jobs, ()) =
+            self.start_batches(weights, ("predictor", ModelBounds::of_rows), beginning, |_: &Predictor| (), make)?;
+        let Facts { format, backend, name, parameters, bytes, .. } = model.facts.clone();
+        let (workers, requests) = (config.workers, model.requests());
         tracing::info!(model = id, name, format, %backend, parameters, workers, requests, "tensor model loaded");
         let info = PredictInfo { name, format, backend, parameters, weight_bytes: bytes, sha256 };
         let (signature, computing) = (model.signature.clone(), model.clone());

@@ -32,6 +32,8 @@ const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_
 const WORKS: u8 = 0;
 const PANICS: u8 = 1;
 const IS_MISSING: u8 = 2;
+/// Only that of the first worker panics.
+const FIRST_PANICS: u8 = 3;
 /// Looks until something has happened that always does.
 const LOOKS: usize = 6000;
 
@@ -48,7 +50,7 @@ impl Control for NoControl {
     }
 }
 
-/// A model with one worker, whose engines are as the test says.
+/// A model whose engines are as the test says.
 struct Bench {
     router: Router,
     engines: Arc<AtomicU8>,
@@ -67,7 +69,11 @@ impl Drop for Bench {
 
 impl Bench {
     fn new(engines: u8) -> Self {
-        let set = ["policy.allow-empty=true", "model=[{id=\"m\"}]"].map(str::to_owned).to_vec();
+        Self::with(engines, 1)
+    }
+
+    fn with(engines: u8, workers: u32) -> Self {
+        let set = vec!["policy.allow-empty=true".to_owned(), format!("model=[{{id=\"m\", workers={workers}}}]")];
         let dir = tempfile::tempdir().unwrap();
         let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), set, ..Overrides::default() };
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
@@ -97,7 +103,8 @@ impl Bench {
             frame_interval: Duration::ZERO,
         };
         let (alive, _) = crossbeam_channel::bounded(0);
-        let beginning = Beginning { health: ModelHealth::default(), alive };
+        let bounds = watch::channel(ModelBounds::of(&config.live.model[0])).1;
+        let beginning = Beginning { health: ModelHealth::default(), alive, bounds };
         let engines = Arc::new(AtomicU8::new(engines));
         let make = {
             let engines = engines.clone();
@@ -106,7 +113,7 @@ impl Bench {
                     IS_MISSING => {
                         return Err(ServerError::internal("make an engine", anyhow::anyhow!("as the test asked")));
                     }
-                    engines => engines == PANICS,
+                    engines => engines == PANICS || (engines == FIRST_PANICS && id == WorkerId(0)),
                 };
                 let engine = FakeEngine::new(LIMITS, u64::from(id.0));
                 let engine = Fragile { engine, panics, warmed: Arc::default() };
@@ -114,7 +121,7 @@ impl Bench {
             }
         };
         let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
-        let model = starter.start_pool(&sized.weights[0], text, &beginning, make);
+        let model = starter.start_pool(&sized.weights[0], text, &beginning, (|_| Ok(Arc::default()), make));
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             life: Arc::new(FixedModels),
@@ -152,7 +159,7 @@ impl Bench {
         self.ask("POST", "/v1/completions", r#"{"model": "m", "prompt": "a", "max_tokens": 2}"#).await.0
     }
 
-    /// A figure of the only worker.
+    /// A figure of the first worker.
     fn figure(&self, name: &str) -> f64 {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name).expect("it is exported");
@@ -214,5 +221,29 @@ async fn regression_a_worker_that_panics_again_and_again_is_up_and_the_server_is
     bench.engines.store(WORKS, Ordering::SeqCst);
     assert!(bench.generate().await.is_server_error(), "the last one that panics");
     bench.becomes(StatusCode::OK).await;
+    assert_eq!(bench.generate().await, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_to_the_other_worker_at_once_where_one_is_lost_and_to_both_when_it_is_back() {
+    let bench = Bench::with(FIRST_PANICS, 2);
+    bench.engines.store(IS_MISSING, Ordering::SeqCst);
+    // The first of two idle workers.
+    assert_eq!(bench.generate().await, StatusCode::SERVICE_UNAVAILABLE, "what it had is lost");
+    for _ in 0..50 {
+        assert_eq!(bench.generate().await, StatusCode::OK, "and nothing else, though it does not come back");
+    }
+    let together = futures_util::future::join_all((0..32).map(|_| bench.generate())).await;
+    assert_eq!(together, [StatusCode::OK; 32]);
+    assert_eq!(bench.ready().await.0, StatusCode::OK, "one worker is up");
+    assert_eq!(bench.figure("camshaft_worker_up"), 0.0);
+    bench.engines.store(WORKS, Ordering::SeqCst);
+    for _ in 0..LOOKS {
+        if bench.figure("camshaft_worker_up") > 0.0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(bench.figure("camshaft_worker_restarts_total"), 1.0);
     assert_eq!(bench.generate().await, StatusCode::OK);
 }

@@ -167,9 +167,10 @@ impl Loaded {
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
             WeightsSource::Llama { model, draft } => {
-                // It lies beside the weights, and is about as large as its file. Whoever cannot read it hears that elsewhere.
-                let adapter =
-                    config.lora.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
+                // They lie beside the weights, and each is about as large as its file. Whoever cannot read it hears that elsewhere.
+                let adapters = config.lora.iter().chain(config.adapter.iter().map(|adapter| &adapter.path));
+                let bytes = adapters.filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
+                let adapter = bytes.fold(0, u64::saturating_add);
                 let kv_type = config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type);
                 let packs = |model: &LoadedModel| model.takes_kv_type(KvType::Q8_0).is_ok();
                 wishes.may_quantize &= packs(model) && draft.as_deref().is_none_or(packs);

@@ -90,6 +90,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         model: "fake".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: camshaft_core::policy::Endpoint::Completion,

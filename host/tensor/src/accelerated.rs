@@ -76,6 +76,10 @@ impl Accelerated {
         self.gpu.failure().is_some()
     }
 
+    pub(crate) fn into_spare(self) -> Network<NdArray> {
+        self.spare
+    }
+
     pub(crate) fn spare(&self) -> &Network<NdArray> {
         &self.spare
     }
@@ -107,8 +111,7 @@ impl Accelerated {
         on_gpu: impl FnOnce() -> Result<T, String>,
         on_cpu: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
-        // The largest tensor has no more bytes than all.
-        let fits = self.spare.graph().run_bytes(shapes).is_some_and(|bytes| bytes <= self.gpu.tensor_bytes);
+        let fits = self.spare.graph().largest_bytes(shapes).is_some_and(|bytes| bytes <= self.gpu.tensor_bytes);
         if self.has_failed() || !fits {
             return on_cpu();
         }

@@ -170,7 +170,7 @@ impl Graph {
         let first = |spec: &TensorSpec| spec.shape.first().filter(|axis| matches!(axis, Axis::Any(_))).cloned();
         let axis = inputs.first().and_then(first);
         let rows = axis.is_some() && inputs.iter().chain(&outputs).all(|spec| first(spec) == axis);
-        Signature { inputs, outputs, rows }
+        Signature { inputs, outputs, rows, mask: None }
     }
 
     /// Whether requests may be computed together: no layer mixes rows (see [`shapes::output`]), so that all depends on where rows are.
@@ -225,6 +225,13 @@ impl Graph {
             all.checked_add(numbers(given)?)?.checked_add(scratch)
         })?;
         all.checked_mul(NUMBER_BYTES)
+    }
+
+    #[cfg(feature = "wgpu")]
+    pub(crate) fn largest_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
+        let lengths = self.lengths(shapes)?;
+        let bytes = lengths.iter().map(|shape| (volume(shape)? as u64).checked_mul(NUMBER_BYTES));
+        bytes.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
     pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {

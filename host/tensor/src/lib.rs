@@ -13,7 +13,10 @@ mod model;
 mod postprocess;
 mod predictor;
 mod preprocess;
+mod ragged;
+mod runtime;
 mod source;
+mod trial;
 
 #[cfg(any(feature = "onnx", feature = "burn"))]
 mod joined;
@@ -31,6 +34,8 @@ mod onnx;
 mod tract;
 
 #[cfg(feature = "burn")]
+mod globals;
+#[cfg(feature = "burn")]
 mod graph;
 #[cfg(feature = "burn")]
 mod network;
@@ -38,6 +43,13 @@ mod network;
 mod operation;
 #[cfg(feature = "burn")]
 mod parameters;
+#[cfg(feature = "burn")]
+mod pickle;
+#[cfg(feature = "burn")]
+mod pickle_input;
+#[cfg(test)]
+#[cfg(feature = "burn")]
+mod pickle_made;
 #[cfg(feature = "burn")]
 mod pickled;
 #[cfg(feature = "burn")]
@@ -49,6 +61,8 @@ mod recurrent;
 #[cfg(feature = "burn")]
 mod shapes;
 #[cfg(feature = "burn")]
+mod state_dictionary;
+#[cfg(feature = "burn")]
 mod weights;
 
 #[cfg(feature = "wgpu")]
@@ -58,6 +72,7 @@ mod gpu;
 
 pub use error::TensorLoadError;
 pub use facts::{Facts, Joining};
-pub use model::{BackendChoice, HAS_WGPU, TensorModel, load};
+pub use model::{TensorModel, load};
 pub use predictor::Predictor;
+pub use runtime::{BackendChoice, HAS_WGPU};
 pub use source::{FileFormat, Files, GatherError, MANIFEST_BYTES, WEIGHTS_BYTES, Wanted, gather, is_tensor_model};

@@ -10,6 +10,13 @@ use tract_onnx::pb::{
 
 use crate::{BackendChoice, FileFormat, Files, TensorLoadError, TensorModel};
 
+/// Loads an ONNX model with this manifest.
+pub(crate) fn load_with(graph: &Graph, manifest: &str) -> Result<TensorModel, TensorLoadError> {
+    let text = format!("weights = \"m.onnx\"\n{manifest}").into_bytes();
+    let manifest = Some((crate::manifest::read("m.toml", &text)?, text));
+    crate::load(Files { format: FileFormat::Onnx, weights: graph.bytes(), manifest, labels: None }, BackendChoice::Auto)
+}
+
 /// Loads an ONNX model without a manifest.
 pub(crate) fn load(bytes: &[u8]) -> Result<TensorModel, TensorLoadError> {
     let files = Files { format: FileFormat::Onnx, weights: bytes.to_vec(), manifest: None, labels: None };
@@ -202,6 +209,67 @@ pub(crate) fn attention() -> Graph {
         .output("y", FLOAT, &["batch", "1", "8"])
 }
 
+/// What text encoders are made of: embeddings, attention that a mask keeps from padding, a state for each token and their mean.
+pub(crate) fn encoder() -> Graph {
+    masked("real", -1e5, |graph| {
+        let table: Vec<f32> = (0..8 * ENTRIES).map(|i| ((i * 7919 % 211) as f32 - 105.0) / 70.0).collect();
+        graph
+            .input("input_ids", DataType::Int64, &["batch", "sequence"])
+            .input("attention_mask", DataType::Int64, &["batch", "sequence"])
+            .weights("table", &[ENTRIES as i64, 8], &table)
+            .node("Gather", &["table", "input_ids"], &["x"])
+            .node("Cast", &["attention_mask"], &["real"])
+            .with_int("to", FLOAT as i64)
+    })
+}
+
+/// Entries of the table of [`encoder`].
+pub(crate) const ENTRIES: usize = 50;
+
+/// The same of numbers, with a mask of numbers. `forgets`: padding gets attention in spite of its mask.
+pub(crate) fn signals(forgets: bool) -> Graph {
+    masked("attention_mask", if forgets { 0.0 } else { -1e5 }, |graph| {
+        graph.input("x", FLOAT, &["batch", "sequence", "8"]).input("attention_mask", FLOAT, &["batch", "sequence"])
+    })
+}
+
+/// Attention over what `begin` gives: `x`, and the tensor `real`, which is 1 for what is no padding. `far`: what padding has for its
+/// score.
+fn masked(real: &str, far: f32, begin: impl Fn(Graph) -> Graph) -> Graph {
+    let weights: Vec<f32> = (0..64).map(|i| ((i * 37 % 29) as f32 - 14.0) / 40.0).collect();
+    begin(Graph::default())
+        .weights("q", &[8, 8], &weights)
+        .weights("k", &[8, 8], &weights.iter().rev().copied().collect::<Vec<_>>())
+        .weights("v", &[8, 8], &weights.iter().map(|weight| 0.2 - weight).collect::<Vec<_>>())
+        .weights("one", &[1], &[1.0])
+        .weights("far", &[1], &[far])
+        .ints("first", &[1])
+        .ints("second", &[2])
+        .node("MatMul", &["x", "q"], &["xq"])
+        .node("MatMul", &["x", "k"], &["xk"])
+        .node("MatMul", &["x", "v"], &["xv"])
+        .node("Transpose", &["xk"], &["xkt"])
+        .with_ints("perm", &[0, 2, 1])
+        .node("MatMul", &["xq", "xkt"], &["scores"])
+        .node("Sub", &["one", real], &["padding"])
+        .node("Mul", &["padding", "far"], &["hidden"])
+        .node("Unsqueeze", &["hidden", "first"], &["bias"])
+        .node("Add", &["scores", "bias"], &["biased"])
+        .node("Softmax", &["biased"], &["weights"])
+        .with_axis(2)
+        .node("MatMul", &["weights", "xv"], &["mixed"])
+        .node("Add", &["mixed", "x"], &["states"])
+        .node("Unsqueeze", &[real, "second"], &["each"])
+        .node("Mul", &["states", "each"], &["kept"])
+        .node("ReduceSum", &["kept", "first"], &["sum"])
+        .with_int("keepdims", 0)
+        .node("ReduceSum", &[real, "first"], &["count"])
+        .with_int("keepdims", 1)
+        .node("Div", &["sum", "count"], &["pooled"])
+        .output("states", FLOAT, &["batch", "sequence", "8"])
+        .output("pooled", FLOAT, &["batch", "8"])
+}
+
 /// One operator over rows of any width.
 pub(crate) fn single(operator: &str, inputs: &[&str], attributes: &[(&str, &[i64])]) -> Graph {
     let graph = Graph::default().input("x", FLOAT, &["batch", "4"]).node(operator, inputs, &["y"]);
@@ -225,6 +293,15 @@ pub(crate) fn lookup() -> Graph {
         .weights("table", &[3, 2], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
         .node("Gather", &["table", "ids"], &["y"])
         .output("y", FLOAT, &["batch", "2"])
+}
+
+/// The same for each of any number of places, of a table of three: no index that is tried is in it but those of the smallest.
+pub(crate) fn lookup_of_rows() -> Graph {
+    Graph::default()
+        .input("ids", DataType::Int64, &["batch", "n"])
+        .weights("table", &[1, 2], &[0.0, 1.0])
+        .node("Gather", &["table", "ids"], &["y"])
+        .output("y", FLOAT, &["batch", "n", "2"])
 }
 
 /// Two inputs, their sum and their product.
@@ -295,9 +372,14 @@ pub(crate) fn slow() -> Graph {
 /// The models in `tests/fixtures/models`, for those who have no way to make some.
 #[test]
 fn committed_models_are_these_graphs() {
-    for (name, graph) in
-        [("linear", linear()), ("lookup", lookup()), ("two", two()), ("unknown", unknown()), ("slow", slow())]
-    {
+    for (name, graph) in [
+        ("linear", linear()),
+        ("lookup", lookup()),
+        ("two", two()),
+        ("unknown", unknown()),
+        ("slow", slow()),
+        ("encoder", encoder()),
+    ] {
         let path = format!("{}/../../tests/fixtures/models/{name}.onnx", env!("CARGO_MANIFEST_DIR"));
         // Written once; from then on what is committed counts.
         if std::env::var_os("CAMSHAFT_WRITE_MODELS").is_some() {

@@ -40,6 +40,7 @@ struct Raw {
     #[serde(default)]
     preprocess: BTreeMap<String, PreprocessEntry>,
     postprocess: Option<PostprocessEntry>,
+    ragged: Option<RaggedEntry>,
 }
 
 /// A checked manifest, as far as it can be without the weights.
@@ -56,6 +57,7 @@ pub(crate) struct Manifest {
     pub(crate) outputs: Vec<OutputEntry>,
     pub(crate) preprocess: BTreeMap<String, PreprocessEntry>,
     pub(crate) postprocess: Option<PostprocessEntry>,
+    pub(crate) ragged: Option<RaggedEntry>,
 }
 
 /// The length of an axis, or the name of one of any length.
@@ -124,6 +126,27 @@ pub(crate) struct PostprocessEntry {
     pub(crate) labels: Option<Vec<String>>,
     /// A file beside the manifest with a label on each line.
     pub(crate) labels_file: Option<String>,
+}
+
+/// The axis along which requests of different lengths are padded.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct RaggedEntry {
+    pub(crate) axis: String,
+    /// By the input's name; 0 if left out.
+    #[serde(default)]
+    pub(crate) fill: BTreeMap<String, FillValue>,
+    /// The input that says with 1 what is real. Clients may leave it out.
+    pub(crate) mask: Option<String>,
+}
+
+/// The number that padding has.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum FillValue {
+    Flag(bool),
+    Integer(i64),
+    Float(f64),
 }
 
 fn float() -> Datatype {
@@ -195,6 +218,7 @@ pub(crate) fn read(file: &str, text: &[u8]) -> Result<Manifest, TensorLoadError>
         outputs: raw.outputs,
         preprocess: raw.preprocess,
         postprocess: raw.postprocess,
+        ragged: raw.ragged,
     })
 }
 

@@ -169,7 +169,7 @@ fn signature(model: &TypedModel) -> Result<Signature, TensorLoadError> {
     let first = |spec: &TensorSpec| spec.shape.first().filter(|axis| matches!(axis, Axis::Any(_))).cloned();
     let axis = inputs.first().and_then(first);
     let rows = axis.is_some() && inputs.iter().chain(&outputs).all(|spec| first(spec) == axis);
-    Ok(Signature { inputs, outputs, rows })
+    Ok(Signature { inputs, outputs, rows, mask: None })
 }
 
 fn spec(model: &TypedModel, what: &'static str, outlet: OutletId) -> Result<TensorSpec, TensorLoadError> {

@@ -13,6 +13,7 @@ use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
 use crate::facts::Joining;
 use crate::model::TensorModel;
+use crate::ragged::{fixed_key, joined_shapes};
 
 /// Lengths of axes of any length with which a model is warmed up: some take no short ones.
 const LENGTHS: [usize; 3] = [8, 32, 1];
@@ -49,23 +50,40 @@ impl Predictor {
         Predicted { tensors, classes, took }
     }
 
-    /// Computes inputs whose tensors differ in their rows alone, in as many runs as memory asks for.
+    /// Divides inputs into those that are computed together: by the lengths of all axes but the first, or of all but those along
+    /// which requests are padded. Returns their places.
+    pub(crate) fn runs(&self, inputs: &[Rows]) -> Vec<Vec<usize>> {
+        let ragged = self.model.ragged.as_ref();
+        let mut groups: BTreeMap<(bool, Vec<Vec<usize>>), Vec<usize>> = BTreeMap::new();
+        for (place, input) in inputs.iter().enumerate() {
+            let key = ragged.map_or_else(|| (false, fixed_key(&input.tensors)), |ragged| ragged.key(&input.tensors));
+            groups.entry(key).or_default().push(place);
+        }
+        let Some(ragged) = ragged else { return groups.into_values().collect() };
+        let divided = |places: Vec<usize>| {
+            let requests: Vec<&[Tensor]> = places.iter().map(|&place| &*inputs[place].tensors).collect();
+            let runs = ragged.runs(&requests).into_iter();
+            runs.map(|run| run.into_iter().map(|at| places[at]).collect()).collect::<Vec<Vec<usize>>>()
+        };
+        groups.into_values().flat_map(divided).collect()
+    }
+
+    /// Computes inputs whose tensors differ in their rows alone, or are padded to one length, in as many runs as memory asks for.
     fn together(&self, inputs: &[&Rows]) -> Vec<Computed<Predicted>> {
-        let (first, others) = match inputs {
+        match inputs {
             [] => return Vec::new(),
             [one] => return vec![self.alone(one)],
-            [first, others @ ..] => (first, others),
-        };
-        let rows =
-            others.iter().try_fold(rows_of(&first.tensors), |all, other| all.checked_add(rows_of(&other.tensors)));
-        let shapes: Vec<Vec<usize>> = first.tensors.iter().map(|tensor| with_rows(tensor, rows.unwrap_or(0))).collect();
-        let bytes = rows.and_then(|_| self.model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+            _ => {}
+        }
+        let requests: Vec<&[Tensor]> = inputs.iter().map(|input| &*input.tensors).collect();
+        let shapes = joined_shapes(&requests);
+        let bytes =
+            shapes.and_then(|shapes| self.model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()));
         if bytes.is_none_or(|bytes| bytes > RUN_BYTES) {
             let (before, after) = inputs.split_at(inputs.len() / 2);
             return [self.together(before), self.together(after)].concat();
         }
         let begun = Instant::now();
-        let requests: Vec<&[Tensor]> = inputs.iter().map(|input| &*input.tensors).collect();
         match self.model.run_together(&requests) {
             Ok(answers) => {
                 let took = begun.elapsed();
@@ -75,20 +93,6 @@ impl Predictor {
             Err(_) => inputs.iter().map(|input| self.alone(input)).collect(),
         }
     }
-}
-
-/// Rows of a request: the length of the first axis of its tensors.
-fn rows_of(request: &[Tensor]) -> usize {
-    request.first().and_then(|tensor| tensor.shape().first()).copied().unwrap_or(0)
-}
-
-/// A tensor's shape with so many rows.
-fn with_rows(tensor: &Tensor, rows: usize) -> Vec<usize> {
-    let mut shape = tensor.shape().to_vec();
-    if let Some(first) = shape.first_mut() {
-        *first = rows;
-    }
-    shape
 }
 
 impl TensorModel {
@@ -129,14 +133,8 @@ impl BatchModel for Predictor {
         if self.model.facts.joining != Joining::Proven {
             return Ok(inputs.iter().map(|input| self.alone(input)).collect());
         }
-        // By the lengths of all axes but the first.
-        let mut groups: BTreeMap<Vec<&[usize]>, Vec<usize>> = BTreeMap::new();
-        for (place, input) in inputs.iter().enumerate() {
-            let shapes = input.tensors.iter().map(|tensor| tensor.shape().get(1..).unwrap_or_default());
-            groups.entry(shapes.collect()).or_default().push(place);
-        }
         let mut computed: Vec<Option<Computed<Predicted>>> = inputs.iter().map(|_| None).collect();
-        for places in groups.into_values() {
+        for places in self.runs(inputs) {
             let group: Vec<&Rows> = places.iter().map(|&place| &inputs[place]).collect();
             for (place, output) in places.into_iter().zip(self.together(&group)) {
                 computed[place] = Some(output);
@@ -158,3 +156,8 @@ fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
 #[cfg(feature = "onnx")]
 #[path = "predictor_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[cfg(feature = "onnx")]
+#[path = "padding_tests.rs"]
+mod padding_tests;

@@ -2,13 +2,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn_core::tensor::{Bytes, DType, TensorData};
-use burn_store::pytorch::PytorchReader;
 use burn_store::{BurnpackStore, ModuleStore, SafetensorsStore, TensorSnapshot};
 use camshaft_core::tensor::volume;
-use tempfile::NamedTempFile;
 
 use crate::error::{TensorLoadError, shown};
-use crate::pickled;
+use crate::pickled::{self, Part};
 use crate::quiet::quietly;
 use crate::record;
 use crate::source::FileFormat;
@@ -20,17 +18,18 @@ const TENSORS: usize = 65_536;
 pub(crate) struct Weights {
     tensors: BTreeMap<String, Stored>,
     used: BTreeSet<String>,
-    /// What lazy ones are read from.
-    _file: Option<NamedTempFile>,
+    /// What parts are of.
+    file: Vec<u8>,
     /// Numbers and bytes that layers took.
     pub(crate) parameters: u64,
     pub(crate) bytes: u64,
 }
 
-/// One that is read when a layer wants it, or is there.
+/// One that is read when a layer wants it, is there, or is a part of the file.
 enum Stored {
     Lazy(TensorSnapshot),
     Read(TensorData),
+    Part(Part),
 }
 
 impl std::fmt::Debug for Weights {
@@ -62,7 +61,7 @@ impl Weights {
             let (got, most) = (tensors.len() as u64, TENSORS as u64);
             return Err(TensorLoadError::TooMany { what: "tensors", got, most });
         }
-        Ok(Self { tensors, used: BTreeSet::new(), _file: file, parameters: 0, bytes: 0 })
+        Ok(Self { tensors, used: BTreeSet::new(), file, parameters: 0, bytes: 0 })
     }
 
     /// The numbers of a tensor that has this shape.
@@ -71,6 +70,7 @@ impl Weights {
         let (got, dtype) = match stored {
             Stored::Lazy(snapshot) => (snapshot.shape.to_vec(), snapshot.dtype),
             Stored::Read(data) => (data.shape.to_vec(), data.dtype),
+            Stored::Part(part) => (part.shape.clone(), part.dtype),
         };
         if got != shape {
             let got = &got[..got.len().min(16)];
@@ -85,10 +85,18 @@ impl Weights {
                 return Err(Missing::Other(format!("({}) must hold floating-point numbers, got {other}", shown(name))));
             }
         };
+        if let Stored::Part(Part { bytes: None, .. }) = stored {
+            let name = shown(name);
+            return Err(Missing::Other(format!("({name}) is not contiguous: save it with .contiguous()")));
+        }
         let expected = volume(shape).and_then(|numbers| numbers.checked_mul(number_bytes));
         let data = quietly(|| match stored {
             Stored::Lazy(snapshot) => snapshot.to_data().map_err(|error| error.to_string()),
             Stored::Read(data) => Ok(data.clone()),
+            Stored::Part(part) => {
+                let bytes = part.bytes.clone().and_then(|range| self.file.get(range)).unwrap_or_default();
+                Ok(TensorData::from_bytes_vec(bytes.to_vec(), part.shape.clone(), part.dtype))
+            }
         });
         let data = data.unwrap_or_else(|| Err("the reader does not expect what is in it".to_owned()));
         let data = data.map_err(|why| Missing::Other(format!("cannot be read: {}", shown_words(&why))))?;
@@ -125,8 +133,8 @@ impl Weights {
     }
 }
 
-/// The tensors, and the file that they are read from when they are wanted.
-type Found = (BTreeMap<String, Stored>, Option<NamedTempFile>);
+/// The tensors, and the file that some are parts of.
+type Found = (BTreeMap<String, Stored>, Vec<u8>);
 
 fn stored(format: FileFormat, bytes: Vec<u8>) -> Result<Found, String> {
     let lazy = |tensors: &BTreeMap<String, TensorSnapshot>| {
@@ -136,22 +144,20 @@ fn stored(format: FileFormat, bytes: Vec<u8>) -> Result<Found, String> {
         FileFormat::Safetensors => {
             let mut store = SafetensorsStore::from_bytes(Some(bytes));
             let tensors = store.get_all_snapshots().map_err(|error| format!("is no safetensors file: {error}"))?;
-            Ok((lazy(tensors), None))
+            Ok((lazy(tensors), Vec::new()))
         }
         FileFormat::Bpk => {
             let mut store = BurnpackStore::from_bytes(Some(Bytes::from_bytes_vec(bytes)));
             let tensors = store.get_all_snapshots().map_err(|error| format!("is no Burnpack file: {error}"))?;
-            Ok((lazy(tensors), None))
+            Ok((lazy(tensors), Vec::new()))
         }
         FileFormat::Pt => {
-            let file = pickled::checked(&bytes)?;
-            let reader = PytorchReader::new(file.path()).map_err(|error| format!("is no file of PyTorch: {error}"))?;
-            let tensors = reader.into_tensors().into_iter();
-            Ok((tensors.map(|(name, snapshot)| (name, Stored::Lazy(snapshot))).collect(), Some(file)))
+            let parts = pickled::read(&bytes)?.into_iter();
+            Ok((parts.map(|(name, part)| (name, Stored::Part(part))).collect(), bytes))
         }
         FileFormat::Mpk => {
             let tensors = record::read(bytes)?;
-            Ok((tensors.into_iter().map(|(name, data)| (name, Stored::Read(data))).collect(), None))
+            Ok((tensors.into_iter().map(|(name, data)| (name, Stored::Read(data))).collect(), Vec::new()))
         }
         FileFormat::Onnx => Err("is an ONNX model, which has layers of its own".to_owned()),
     }
@@ -162,3 +168,7 @@ fn shown_words(words: &str) -> String {
     let end = words.char_indices().nth(512).map_or(words.len(), |(end, _)| end);
     camshaft_core::shown::on_one_line(&words[..end])
 }
+
+#[cfg(test)]
+#[path = "weights_tests.rs"]
+mod tests;

@@ -129,6 +129,55 @@ fn regression_a_layout_that_moves_the_first_axis_makes_no_batches() {
     assert_eq!(moved.facts.joining.to_string(), "one at a time: its preprocessing moves the first axis");
 }
 
+/// An LSTM over times of any number, with random weights.
+fn recurrent(bidirectional: bool) -> Result<TensorModel, TensorLoadError> {
+    let text = format!(
+        "weights = \"m.safetensors\"\n[ragged]\naxis = \"time\"\n[[input]]\nname = \"x\"\nshape = [\"n\", \"time\", 3]\n\
+         [[layer]]\nname = \"rnn\"\ntype = \"lstm\"\nhidden = 2\nbidirectional = {bidirectional}\n"
+    );
+    let directions: &[&str] = if bidirectional { &["", "_reverse"] } else { &[""] };
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for direction in directions {
+        for (name, shape) in
+            [("weight_ih", vec![8, 3]), ("weight_hh", vec![8, 2]), ("bias_ih", vec![8]), ("bias_hh", vec![8])]
+        {
+            let begin = data.len();
+            let count: usize = shape.iter().product();
+            data.extend((0..count).flat_map(|at| (((at * 37 + begin) % 29) as f32 / 20.0 - 0.7).to_le_bytes()));
+            let tensor = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]});
+            header.insert(format!("rnn.{name}_l0{direction}"), tensor);
+        }
+    }
+    let header = Value::Object(header).to_string();
+    let weights = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+    let files = gather(Path::new("m.toml"), |wanted| {
+        let is_manifest = wanted.path == Path::new("m.toml");
+        Ok::<_, ()>(Some(if is_manifest { text.clone().into_bytes() } else { weights.clone() }))
+    });
+    load(files.unwrap(), BackendChoice::Auto)
+}
+
+#[test]
+fn times_of_different_lengths_are_padded_where_no_layer_looks_ahead() {
+    let model = Arc::new(recurrent(false).unwrap());
+    assert_eq!(model.requests(), "in batches, padded along time");
+    let times = |length: usize| {
+        let bytes = (0..length * 3).flat_map(|at| ((at * 7 % 11) as f32 / 5.0 - 1.0).to_le_bytes()).collect();
+        Rows { tensors: [Tensor::new(Datatype::Fp32, vec![1, length, 3], bytes).unwrap()].into(), rows: 1 }
+    };
+    let requests = [times(5), times(9), times(6), times(2)];
+    let together = Predictor::new(model.clone(), 32, Duration::ZERO).compute(&requests).unwrap();
+    for (request, together) in requests.iter().zip(together) {
+        let (alone, together) = (model.run(&request.tensors).unwrap(), together.unwrap().tensors);
+        assert_eq!(alone[0].shape(), together[0].shape());
+        for (alone, together) in numbers(&alone[0]).iter().zip(numbers(&together[0])) {
+            assert!((alone - together).abs() < 1e-5, "{alone} {together}");
+        }
+    }
+    let error = recurrent(true).unwrap_err().to_string();
+    assert!(error.contains("ragged.axis: padding shows in output"), "{error}");
+}
+
 #[test]
 fn a_batch_gives_all_kinds_of_layers_what_each_request_alone_gets() {
     let given: Vec<i64> =
@@ -230,4 +279,29 @@ fn hostile_files_are_refused_before_anything_is_allocated_for_them() {
     check("w.mpk", &deep(100_000), "nested deeper than 64");
     check("w.mpk", &deep(65), "nested deeper than 64");
     check("w.mpk", &deep(64), "no fc.weight");
+}
+
+#[test]
+fn regression_layers_whose_numbers_cannot_be_counted_never_fit() {
+    let loads = |shape: &str, layer: &str| {
+        let text = format!(
+            "weights = \"w.safetensors\"\n[[input]]\nname = \"x\"\nshape = {shape}\n[[layer]]\ntype = {layer}\n"
+        );
+        let weights = safetensors("{}", 0);
+        let there: HashMap<&str, &[u8]> =
+            HashMap::from([("m.toml", text.as_bytes()), ("w.safetensors", weights.as_slice())]);
+        let files = gather(Path::new("m.toml"), |wanted| {
+            Ok::<_, ()>(there.get(wanted.path.to_str().unwrap()).map(|bytes| bytes.to_vec()))
+        });
+        load(files.unwrap(), BackendChoice::Auto).map(drop)
+    };
+    let never = |shape: &str, layer: &str| {
+        let error = loads(shape, layer).unwrap_err();
+        assert!(matches!(error, TensorLoadError::NeverFits { .. }), "{error}");
+    };
+    never("[\"n\", 1000, 1000, 1000]", "\"relu\"");
+    never("[\"n\", 2147483648, 2147483648, 2147483648]", "\"relu\"");
+    never("[\"n\", \"t\", 2147483648, 2147483648, 2147483648]", "\"relu\"");
+    never("[\"n\", 1, 28, 28]", "\"adaptive-avg-pool2d\"\nsize = 2147483647");
+    assert_eq!(loads("[\"n\", \"t\", 4]", "\"relu\""), Ok(()));
 }

@@ -11,6 +11,7 @@ use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
 use tokio::sync::{Semaphore, watch};
 
+use crate::flow::adapters::{self, Adapter, Adapters};
 use crate::flow::backend::{Backend, Model, Naming, PoolMessage};
 use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
@@ -263,7 +264,8 @@ impl Api {
     /// that is not in memory.
     pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
         let (catalog, session) = (self.catalog(), fields.text("session_id").ok().flatten());
-        let asked = Asked { catalog: &catalog, caller, session };
+        let adapted = fields.list("lora").is_ok_and(|list| list.is_some_and(|list| !list.is_empty()));
+        let asked = Asked { adapted, session, ..Asked::by(&catalog, caller) };
         if let Some(name) = fields.text("model")? {
             return asked.named(name);
         }
@@ -281,7 +283,7 @@ impl Api {
         caller: &Caller,
     ) -> Result<Found, FlowError> {
         let catalog = self.catalog();
-        let asked = Asked { catalog: &catalog, caller, session: None };
+        let asked = Asked::by(&catalog, caller);
         if let Some(name) = name {
             return asked.named(name);
         }
@@ -297,22 +299,26 @@ impl Api {
     }
 
     /// The names by which a caller reaches models that it may use, each with the time of loading of what it leads to: ids, names
-    /// that versions share, and aliases. A name may come twice.
-    pub(crate) fn names_for(&self, caller: &Caller) -> Vec<(String, u64)> {
+    /// that versions share, and aliases. A name may come twice. Behind those of a model are those of its adapters.
+    pub(crate) fn names_for(&self, caller: &Caller) -> Vec<Listed> {
         let catalog = self.catalog();
-        let asked = Asked { catalog: &catalog, caller, session: None };
+        let asked = Asked::by(&catalog, caller);
         let mut names = Vec::new();
         for entry in catalog.entries() {
             let created = entry.served().map_or(0, |served| served.model.created);
             let Naming { name, aliases, .. } = &entry.naming;
             if asked.may_use(&entry.naming) {
-                names.extend(
-                    [name.clone(), entry.id()].into_iter().chain(aliases.iter().cloned()).map(|name| (name, created)),
-                );
+                let all = [name.clone(), entry.id()].into_iter().chain(aliases.iter().cloned());
+                names.extend(all.map(|name| Listed { name, created, parent: None }));
             } else {
-                let allowed = aliases.iter().filter(|alias| caller.principal.may_use(alias));
-                names.extend(allowed.map(|alias| (alias.clone(), created)));
+                let allowed = aliases.iter().filter(|alias| caller.principal.may_use(alias)).cloned();
+                names.extend(allowed.map(|name| Listed { name, created, parent: None }));
             }
+            let adapters = entry.served().and_then(|served| served.adapters()).map(|adapters| adapters.all());
+            let adapters = adapters.iter().flat_map(|all| all.iter());
+            let allowed = adapters.filter(|adapter| asked.may_adapt(&entry.naming, &adapter.id));
+            let listed = |adapter: &Arc<Adapter>| Listed::of(&entry.id(), adapter);
+            names.extend(allowed.map(listed));
         }
         names
     }
@@ -320,7 +326,7 @@ impl Api {
     /// The ids of the models that a caller may use, each with what is wrong with it.
     pub(crate) fn states_for(&self, caller: &Caller) -> Vec<(String, Result<(), FlowError>)> {
         let catalog = self.catalog();
-        let asked = Asked { catalog: &catalog, caller, session: None };
+        let asked = Asked::by(&catalog, caller);
         let usable = catalog.entries().filter(|entry| asked.may_use(&entry.naming));
         usable.map(|entry| (entry.id(), entry.open().and_then(|served| served.serves()))).collect()
     }
@@ -328,7 +334,13 @@ impl Api {
     /// # Errors
     /// 404 for an unknown model, 403 for one that the caller may not use, 503 for one that is not in memory.
     pub(crate) fn model_for(&self, name: &str, caller: &Caller) -> Result<Found, FlowError> {
-        Asked { catalog: &self.catalog(), caller, session: None }.named(name)
+        Asked::by(&self.catalog(), caller).named(name)
+    }
+
+    /// The adapters of the model of this id, if it is in memory and generates.
+    pub fn adapters(&self, id: &str) -> Option<Arc<Adapters>> {
+        let catalog = self.catalog();
+        catalog.at(id)?.served()?.adapters().cloned()
     }
 }
 
@@ -348,6 +360,25 @@ impl Replaced {
 pub(crate) struct Found {
     pub(crate) served: Arc<Served>,
     pub(crate) instead_of: Option<String>,
+    /// That its name has behind the model's.
+    pub(crate) adapter: Option<Arc<Adapter>>,
+}
+
+/// A name in the list of models.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    /// Time of loading of what it leads to.
+    pub(crate) created: u64,
+    /// Of an adapter: its model.
+    pub(crate) parent: Option<String>,
+}
+
+impl Listed {
+    pub(crate) fn of(model: &str, adapter: &Adapter) -> Self {
+        let name = adapters::name(model, &adapter.id);
+        Self { name, created: adapter.created, parent: Some(model.to_owned()) }
+    }
 }
 
 /// A look for a model.
@@ -356,12 +387,23 @@ struct Asked<'a> {
     catalog: &'a Catalog,
     caller: &'a Caller,
     session: Option<&'a str>,
+    /// It names adapters of the model, which no fallback has.
+    adapted: bool,
 }
 
 impl<'a> Asked<'a> {
+    fn by(catalog: &'a Catalog, caller: &'a Caller) -> Self {
+        Self { catalog, caller, session: None, adapted: false }
+    }
+
     fn may_use(&self, naming: &Naming) -> bool {
         let principal = &self.caller.principal;
         principal.may_use(&naming.name) || (naming.version.is_some() && principal.may_use(&naming.id()))
+    }
+
+    /// Whether the caller may use an adapter of a model.
+    fn may_adapt(&self, naming: &Naming, adapter: &str) -> bool {
+        naming.lets_adapt(&self.caller.principal, adapter)
     }
 
     /// The names of those models that the caller may use: nobody learns of others.
@@ -372,12 +414,22 @@ impl<'a> Asked<'a> {
     fn named(&self, name: &str) -> Result<Found, FlowError> {
         let who = catalog::who(self.caller.principal.tenant.as_str(), self.session);
         let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: self.usable(self.catalog.entries()) };
-        let route = self.catalog.route(name, who, |naming| self.may_use(naming)).ok_or_else(unknown)?;
+        let may_fall_back_to = |naming: &Naming| !self.adapted && self.may_use(naming);
+        let Some(route) = self.catalog.route(name, who, may_fall_back_to) else {
+            let (base, adapter) = adapters::split(name).ok_or_else(unknown)?;
+            let entry = self.catalog.adapted(base, adapter, who).ok_or_else(unknown)?;
+            if !self.may_adapt(&entry.naming, adapter) && !self.caller.principal.may_use(name) {
+                return Err(FlowError::ModelForbidden(name.to_owned()));
+            }
+            let served = entry.open()?;
+            let adapter = served.adapters().and_then(|all| all.find(adapter)).ok_or_else(unknown)?;
+            return Ok(Found { served: served.ask(), instead_of: None, adapter: Some(adapter) });
+        };
         // Whoever may use an alias by its name may use what it leads to.
         if route.instead_of.is_none() && !self.may_use(&route.entry.naming) && !self.caller.principal.may_use(name) {
             return Err(FlowError::ModelForbidden(name.to_owned()));
         }
-        Ok(Found { served: route.entry.open()?.ask(), instead_of: route.instead_of })
+        Ok(Found { served: route.entry.open()?.ask(), instead_of: route.instead_of, adapter: None })
     }
 
     /// The only one of these; else the only one that the caller may use.

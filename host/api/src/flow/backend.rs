@@ -6,14 +6,15 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
-use camshaft_core::ids::{RequestId, SessionId};
+use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
 use camshaft_core::message::{Event, Start};
-use camshaft_core::policy::{Hints, PolicySet, Priority};
+use camshaft_core::policy::{Hints, PolicySet, Principal, Priority};
 use camshaft_core::segments::Namespace;
 use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::flow::adapters::{self, Adapter, Adapters};
 use crate::flow::first_reply::FirstReply;
 use crate::flow::jobs::{EmbedJobs, PredictJobs};
 use crate::flow::readiness::ModelHealth;
@@ -65,6 +66,11 @@ impl Naming {
             None => self.name.clone(),
         }
     }
+
+    /// Whether somebody may use an adapter of the model, by the model's name or by its id.
+    pub(crate) fn lets_adapt(&self, principal: &Principal, adapter: &str) -> bool {
+        [&self.name, &self.id()].into_iter().any(|model| principal.may_use(&adapters::name(model, adapter)))
+    }
 }
 
 /// What a model is, and the way to the threads that serve it.
@@ -85,6 +91,8 @@ pub struct TextModel {
 #[derive(Debug, Clone)]
 pub struct GenerateBackend {
     pub text: TextModel,
+    /// They keep its weights in memory: dropped before `pool`, which hears then that nobody can ask any more.
+    pub adapters: Arc<Adapters>,
     /// To the pool's thread. Bounded: a full channel means overload.
     pub pool: Sender<PoolMessage>,
     /// Whether its queue takes more requests, as it was lately.
@@ -171,6 +179,8 @@ pub enum PoolMessage {
         session: SessionId,
         reply: oneshot::Sender<bool>,
     },
+    /// Nobody uses an adapter any more that was unloaded: workers let go of it.
+    ForgetAdapter(AdapterDigest),
     /// Asks for a snapshot.
     Snapshot(oneshot::Sender<PoolSnapshot>),
     /// A receiver was dropped: the pool cancels generations without a client.
@@ -185,6 +195,8 @@ pub struct Shared {
     /// One for all choices of the request.
     pub first_reply: FirstReply,
     pub spent: Spent,
+    /// Those that it is computed under stay in memory until it has ended.
+    pub adapters: Vec<Arc<Adapter>>,
 }
 
 /// One generation, with everything that the pool needs to queue it, run it and report on it.

@@ -172,6 +172,14 @@ impl Catalog {
         self.entries.iter().filter(|entry| entry.naming.aliases.iter().any(|alias| alias == asked)).collect()
     }
 
+    /// The model whose adapter is asked for: of several versions one that has it, or may have it once it is in memory.
+    pub(crate) fn adapted(&self, base: &str, adapter: &str, who: u64) -> Option<&Entry> {
+        let mut versions = self.named(base);
+        let has = |served: &Arc<Served>| served.adapters().is_some_and(|all| all.find(adapter).is_some());
+        versions.retain(|entry| entry.served().is_none_or(has));
+        weighted(&versions, who)
+    }
+
     /// The model that `asked` leads to: of several versions the one that the weights give to `who`, the hash of a tenant or a
     /// session; in the place of one that cannot be used now, its fallback, unless a request can wait for it.
     /// `may_use`: whether the caller may use a fallback.

@@ -16,6 +16,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let fields = body.fields();
     let served = &context.model(&fields)?;
     served.pool()?;
+    let adapters = context.adapters(&fields, served)?;
     let messages = messages::read(&fields)?;
     let settings = context.settings(&fields, served, Endpoint::Chat)?;
     let logprobs = logprobs(&fields)?;
@@ -26,8 +27,16 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let tokens = prompt::tokens(text, served.template()?, &messages, variables, context.aside)?;
     let prompt = context.prompt(tokens, served, &settings, "messages")?;
     let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
-    GenerationRequest { endpoint: Endpoint::Chat, served, vocabulary, prompts: vec![prompt], settings, logprobs }
-        .check_choices()
+    GenerationRequest {
+        endpoint: Endpoint::Chat,
+        served,
+        vocabulary,
+        prompts: vec![prompt],
+        settings,
+        adapters,
+        logprobs,
+    }
+    .check_choices()
 }
 
 /// `logprobs` enables them; `top_logprobs` is the number of alternatives per token.

@@ -1,15 +1,37 @@
 //! Which model a request was given: the same each time that it is read, whatever is swapped or overloaded meanwhile.
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use crate::flow::adapters::Adapter;
 use crate::flow::api::Found;
 use crate::flow::error::FlowError;
 use crate::flow::served::Served;
 
 /// The model that a request got, by the name that it asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Chosen(Mutex<Option<(Option<String>, Found)>>);
+pub(crate) struct Chosen(Mutex<Choice>);
+
+#[derive(Debug, Default)]
+struct Choice {
+    found: Option<(Option<String>, Found)>,
+    /// The client's own timeout, as its body says: one that waits for a model that sleeps has not been read any further.
+    timeout: Option<Duration>,
+}
 
 impl Chosen {
+    fn choice(&self) -> MutexGuard<'_, Choice> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the timeout in the request's body. One that is wrong is told where the body is read on.
+    pub(crate) fn note_timeout<E>(&self, timeout: Result<Option<Duration>, E>) {
+        self.choice().timeout = timeout.ok().flatten();
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.choice().timeout
+    }
+
     /// # Errors
     /// Those of `find`, which is asked if the request has none by this name.
     pub(crate) fn of(
@@ -17,20 +39,24 @@ impl Chosen {
         asked: Option<&str>,
         find: impl FnOnce() -> Result<Found, FlowError>,
     ) -> Result<Arc<Served>, FlowError> {
-        let mut chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((name, found)) = &*chosen
+        let mut choice = self.choice();
+        if let Some((name, found)) = &choice.found
             && name.as_deref() == asked
         {
             return Ok(found.served.clone());
         }
         let found = find()?;
-        let (_, found) = chosen.insert((asked.map(str::to_owned), found));
+        let (_, found) = choice.found.insert((asked.map(str::to_owned), found));
         Ok(found.served.clone())
+    }
+
+    /// The adapter that its name has behind the model's.
+    pub(crate) fn adapter(&self) -> Option<Arc<Adapter>> {
+        self.choice().found.as_ref().and_then(|(_, found)| found.adapter.clone())
     }
 
     /// The model that was meant, where another one stands in for it.
     pub(crate) fn instead_of(&self) -> Option<String> {
-        let chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        chosen.as_ref().and_then(|(_, found)| found.instead_of.clone())
+        self.choice().found.as_ref().and_then(|(_, found)| found.instead_of.clone())
     }
 }

@@ -16,6 +16,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let fields = body.fields();
     let served = &context.model(&fields)?;
     served.pool()?;
+    let adapters = context.adapters(&fields, served)?;
     let settings = context.settings(&fields, served, Endpoint::Completion)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
@@ -43,6 +44,6 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     }
     let vocabulary = info.vocabulary.clone();
     let served = served.clone();
-    GenerationRequest { endpoint: Endpoint::Completion, served, vocabulary, prompts, settings, logprobs }
+    GenerationRequest { endpoint: Endpoint::Completion, served, vocabulary, prompts, settings, adapters, logprobs }
         .check_choices()
 }

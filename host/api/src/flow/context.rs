@@ -5,6 +5,7 @@ use camshaft_core::engine::{Encode, ModelKind};
 use camshaft_core::ids::Token;
 use camshaft_core::policy::Target;
 
+use crate::flow::adapters::{self, ChosenAdapters};
 use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits};
 use crate::flow::aside::Aside;
@@ -13,8 +14,9 @@ use crate::flow::chosen::Chosen;
 use crate::flow::error::{FlowError, TokenCount, readable};
 use crate::flow::request::{Endpoint, Prompt};
 use crate::flow::served::Served;
+use crate::wire::adapters::{self as wire, Wanted, wanted};
 use crate::wire::fields::Fields;
-use crate::wire::params::{Bounds, GenerationSettings};
+use crate::wire::params::{self, Bounds, GenerationSettings};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParseContext<'a> {
@@ -32,7 +34,39 @@ impl ParseContext<'_> {
     /// # Errors
     /// As [`Api::model_of`].
     pub(crate) fn model(&self, fields: &Fields<'_>) -> Result<Arc<Served>, FlowError> {
+        self.chosen.note_timeout(params::timeout(fields, self.api.limits().max_timeout));
         self.chosen.of(fields.text("model")?, || self.api.model_of(fields, self.caller))
+    }
+
+    /// What a request is computed under: the adapter in the name of `served`, the model that the body asks for, or those in `lora`.
+    ///
+    /// # Errors
+    /// 400 if `lora` is wrong, names an unknown adapter or comes with an adapter in the model's name, 403 for an adapter that the
+    /// caller may not use.
+    pub(crate) fn adapters(&self, fields: &Fields<'_>, served: &Served) -> Result<ChosenAdapters, FlowError> {
+        let wanted = wanted(fields)?;
+        if let Some(adapter) = self.chosen.adapter() {
+            if !wanted.is_empty() {
+                return Err(FlowError::field("lora", "lora must be empty where the model's name has an adapter"));
+            }
+            let (scale, name) = (adapter.scale, fields.text("model")?.map(str::to_owned));
+            return Ok(ChosenAdapters::new(vec![(adapter, scale)], name));
+        }
+        let naming = &served.model.naming;
+        let may_use = |adapter: &str| naming.lets_adapt(&self.caller.principal, adapter);
+        let all = served.adapters().map(|adapters| adapters.all()).unwrap_or_default();
+        let mut chosen = Vec::with_capacity(wanted.len());
+        for (index, Wanted { id, scale }) in wanted.into_iter().enumerate() {
+            let Some(found) = all.iter().find(|known| known.id == id) else {
+                let known = all.iter().map(|known| &known.id).filter(|known| may_use(known)).cloned().collect();
+                return Err(FlowError::UnknownAdapter { path: wire::path(index), adapter: id.to_owned(), known });
+            };
+            if !may_use(id) {
+                return Err(FlowError::ModelForbidden(adapters::name(&served.model.id, id)));
+            }
+            chosen.push((found.clone(), scale.unwrap_or(found.scale)));
+        }
+        Ok(ChosenAdapters::new(chosen, None))
     }
 
     /// The model of this name, or the only one of this kind.

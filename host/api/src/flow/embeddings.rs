@@ -17,6 +17,7 @@ use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::vectors;
+use crate::wire::adapters::wanted;
 use crate::wire::embeddings::{Embeddings, Encoding};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
@@ -71,6 +72,9 @@ fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowErr
     let fields = body.fields();
     let served = &context.model(&fields)?;
     let embedder = served.embedder()?;
+    if !wanted(&fields)?.is_empty() {
+        return Err(FlowError::field("lora", "lora is only for models that generate"));
+    }
     let encoding = Encoding::read(&fields)?;
     let full = embedder.dimensions;
     let dimensions = match fields.integer("dimensions", Range { min: 1.0, max: f64::from(full) })? {

@@ -27,6 +27,9 @@ pub(crate) enum FlowError {
     /// `models`: those that the caller may use.
     #[error("the model {} does not exist{}", Shown(id), others(models))]
     UnknownModel { id: String, models: Vec<String> },
+    /// `path`: of the field. `known`: those of the model that the caller may use.
+    #[error("{path} names an unknown adapter, {:?}{}", Shown(adapter), others(known))]
+    UnknownAdapter { path: String, adapter: String, known: Vec<String> },
     #[error("the model {0} may not be used with these credentials")]
     ModelForbidden(String),
     #[error("{}", wrong_kind(model, *kind, *wanted))]
@@ -191,6 +194,7 @@ impl FlowError {
                 let answer = Answer::new(StatusCode::NOT_FOUND, ErrorType::InvalidRequest, text());
                 answer.code("model_not_found").param(model())
             }
+            Self::UnknownAdapter { path, .. } => Answer::invalid(text()).code("adapter_not_found").param(path.clone()),
             Self::ModelForbidden(_) => {
                 let answer = Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text());
                 answer.code("model_not_allowed").param(model()).rejection(Rejection::ModelNotAllowed)

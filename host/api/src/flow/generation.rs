@@ -118,7 +118,11 @@ impl RunningChoices {
                 queue_share: caller.principal.quotas.queue_share,
                 deadline,
                 hints: request.settings.hints.clone(),
-                shared: Shared { first_reply: first_reply.clone(), spent: spent.clone() },
+                shared: Shared {
+                    first_reply: first_reply.clone(),
+                    spent: spent.clone(),
+                    adapters: request.adapters.held.clone(),
+                },
                 events: sender,
                 policies: caller.policies.clone(),
             };
@@ -295,6 +299,7 @@ impl Starting<'_> {
             model: request.served.model.id.clone(),
             tenant: caller.principal.tenant.clone(),
             namespace: caller.principal.namespace(),
+            adapters: request.adapters.set.clone(),
             session: settings.session.clone(),
             priority: *priority,
             endpoint: request.endpoint.for_policies(),

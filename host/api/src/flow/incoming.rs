@@ -75,7 +75,7 @@ impl Incoming {
         loop {
             match self.read_once(timeout, &reading, read.clone()).await {
                 // The text is still there.
-                Err(FlowError::Asleep(model)) => self.wake(timeout, model).await?,
+                Err(FlowError::Asleep(model)) => self.wake(reading.chosen.timeout().or(timeout), model).await?,
                 read => {
                     self.text = String::new();
                     if let Some(meant) = reading.chosen.instead_of() {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{TenantId, Token};
-use camshaft_core::jobs::Input;
 use camshaft_core::jobs::queue::{BatchInput, JobId, JobQueue, NewJob};
+use camshaft_core::jobs::{BatchLimits, Input};
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
@@ -82,27 +82,32 @@ impl<O> PendingJob<O> {
     }
 }
 
-/// Makes the two sides of a queue. `watermarks` returns those in force.
-pub fn jobs<I: Input, O>(
-    queue: Queue<I, O>,
-    watermarks: impl Fn() -> Watermarks + Send + Sync + 'static,
-) -> (Jobs<I, O>, Work<I, O>) {
+/// Bounds of a queue that may change while it is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueBounds {
+    pub watermarks: Watermarks,
+    pub batch: BatchLimits,
+}
+
+/// Makes the two sides of a queue. `bounds` returns those in force.
+pub fn jobs<I: Input, O>(bounds: impl Fn() -> QueueBounds + Send + Sync + 'static) -> (Jobs<I, O>, Work<I, O>) {
     let (wake, woken) = crossbeam_channel::bounded(1);
-    let state = Mutex::new(State { queue, watermarks: watermarks(), ended: false });
-    let shared = Arc::new(Shared { state, watermarks: Box::new(watermarks), begun: Instant::now() });
+    let now = bounds();
+    let state = Mutex::new(State { queue: JobQueue::new(now.batch, now.watermarks), bounds: now, ended: false });
+    let shared = Arc::new(Shared { state, bounds: Box::new(bounds), begun: Instant::now() });
     (Jobs { shared: shared.clone(), wake }, Work { shared, woken, more: crossbeam_channel::bounded(1) })
 }
 
 struct Shared<I, O> {
     state: Mutex<State<I, O>>,
-    watermarks: Box<dyn Fn() -> Watermarks + Send + Sync>,
+    bounds: Box<dyn Fn() -> QueueBounds + Send + Sync>,
     begun: Instant,
 }
 
 struct State<I, O> {
     queue: Queue<I, O>,
     /// Those that the queue has.
-    watermarks: Watermarks,
+    bounds: QueueBounds,
     /// Nobody takes anything out of it any more.
     ended: bool,
 }
@@ -110,6 +115,22 @@ struct State<I, O> {
 impl<I, O> Shared<I, O> {
     fn state(&self) -> MutexGuard<'_, State<I, O>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<I: Input, O> Shared<I, O> {
+    /// The queue with the bounds in force.
+    fn bounded(&self) -> MutexGuard<'_, State<I, O>> {
+        let bounds = (self.bounds)();
+        let mut state = self.state();
+        let State { queue, bounds: before, .. } = &mut *state;
+        // Setting equal ones would open a queue that is closed until it has fallen to the low one.
+        if before.watermarks != bounds.watermarks {
+            queue.set_watermarks(bounds.watermarks);
+        }
+        queue.set_batch(bounds.batch);
+        *before = bounds;
+        state
     }
 }
 
@@ -154,16 +175,10 @@ impl<I: Input, O> Jobs<I, O> {
         // From now on it waits for others. Until now it may have waited for its own body.
         let (arrived, deadline) = (since(Instant::now()), deadline.map(since));
         let new = NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner };
-        let watermarks = (self.shared.watermarks)();
         let id = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.bounded();
             if state.ended {
                 return Err(NotTaken::Gone);
-            }
-            // Setting equal ones would open a queue that is closed until it has fallen to the low one.
-            if state.watermarks != watermarks {
-                state.watermarks = watermarks;
-                state.queue.set_watermarks(watermarks);
             }
             state.queue.submit(new).map_err(|_| NotTaken::Full)?
         };
@@ -237,7 +252,10 @@ impl<I: Input, O> Work<I, O> {
 
     /// Takes the next batch.
     pub fn take(&self, now: Duration) -> Vec<BatchInput<I, Arc<PendingJob<O>>>> {
-        let (batch, is_more) = self.with(|queue| (queue.take(now), queue.has_inputs()));
+        let (batch, is_more) = {
+            let queue = &mut self.shared.bounded().queue;
+            (queue.take(now), queue.has_inputs())
+        };
         if is_more {
             // Whoever reads the one that waits sees these, too.
             let _ = self.more.0.try_send(());
@@ -266,8 +284,6 @@ impl<I: Input, O> Drop for Work<I, O> {
 
 #[cfg(test)]
 mod tests {
-    use camshaft_core::jobs::BatchLimits;
-
     use super::*;
 
     const HIGH: usize = 4;
@@ -275,7 +291,7 @@ mod tests {
     fn queue() -> (EmbedJobs, Work<Arc<[Token]>, Vec<f32>>) {
         let batch = BatchLimits { size: 64, inputs: 8, window: Duration::ZERO };
         let watermarks = Watermarks { high: HIGH, low: 2 };
-        jobs(JobQueue::new(batch, watermarks), move || watermarks)
+        jobs(move || QueueBounds { watermarks, batch })
     }
 
     fn job(tenant: &str) -> Job<Arc<[Token]>> {

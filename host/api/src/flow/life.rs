@@ -1,9 +1,13 @@
 //! The interface through which models come, go and change while the server runs. The server implements it.
 use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
+
+use crate::flow::adapters::{Adapter, Adapters, NotAdded, WantedAdapter};
 
 /// What an operator asks of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -14,6 +18,8 @@ pub enum Change {
     Unload,
     /// Takes it out of memory until a request asks for it.
     Sleep,
+    /// Loads or unloads adapters of it.
+    Adapters,
 }
 
 /// How far an operation is.
@@ -69,6 +75,8 @@ pub struct Residence {
     pub operation: Option<String>,
     /// Earlier versions whose last requests still run.
     pub draining: usize,
+    /// Bounds of what it runs at once that can be changed meanwhile, by the configuration's keys.
+    pub limits: Map<String, Value>,
 }
 
 /// How a model in memory is used.
@@ -97,6 +105,15 @@ pub enum ModelRefusal {
     Unsupported,
     #[error("{running} operations run already, at most {max}")]
     TooMany { running: usize, max: usize },
+}
+
+/// Why the adapters of a model are as before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AdapterRefusal {
+    #[error(transparent)]
+    Model(#[from] ModelRefusal),
+    #[error(transparent)]
+    Adapter(#[from] NotAdded),
 }
 
 /// The answer to who waits for a model: it can be used, or why it cannot.
@@ -131,6 +148,35 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
     /// There is no such model, or the weight is out of bounds.
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal>;
 
+    /// Changes what a model runs at once, by the configuration's keys. `null` takes a bound back.
+    ///
+    /// # Errors
+    /// There is no such model, a bound is out of range, or a key is none of these.
+    fn set_limits(&self, id: &str, limits: Map<String, Value>) -> Result<(), ModelRefusal>;
+
+    /// Loads an adapter of the model of this id, whose adapters these are. Takes as long as the file is large.
+    ///
+    /// # Errors
+    /// As [`Adapters::load`]; the model is being changed.
+    fn load_adapter(
+        &self,
+        model: &str,
+        adapters: &Adapters,
+        wanted: &WantedAdapter,
+    ) -> Result<Arc<Adapter>, AdapterRefusal> {
+        let _ = model;
+        Ok(adapters.load(wanted, now())?)
+    }
+
+    /// Takes an adapter of the model of this id, whose adapters these are, from new requests. False if there is none of this name.
+    ///
+    /// # Errors
+    /// The model is being changed.
+    fn unload_adapter(&self, model: &str, adapters: &Adapters, adapter: &str) -> Result<bool, AdapterRefusal> {
+        let _ = model;
+        Ok(adapters.remove(adapter))
+    }
+
     /// An operation, also for a while after its end.
     fn operation(&self, id: &str) -> Option<Operation>;
 
@@ -142,6 +188,11 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
     /// # Errors
     /// There is no such model, or too much is done at once.
     fn wake(&self, id: &str) -> Result<Woken, ModelRefusal>;
+}
+
+/// Seconds since the Unix epoch.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Of a server whose models stay what they are.
@@ -166,6 +217,10 @@ impl ModelControl for FixedModels {
     }
 
     fn set_weight(&self, _: &str, _: f64) -> Result<(), ModelRefusal> {
+        Err(ModelRefusal::Unsupported)
+    }
+
+    fn set_limits(&self, _: &str, _: Map<String, Value>) -> Result<(), ModelRefusal> {
         Err(ModelRefusal::Unsupported)
     }
 

@@ -103,6 +103,11 @@ fn read(context: ParseContext<'_>, text: &str, source: &Source) -> Result<Accept
         }
         body.set(MODEL, model.as_str().into());
     }
+    let max_timeout = context.api.limits().max_timeout;
+    context.chosen.note_timeout(match source.protocol {
+        Protocol::Own => params::timeout(&body.fields(), max_timeout),
+        Protocol::OpenInference => open_inference::timeout(&body, max_timeout),
+    });
     let served = model_of(context, &body)?.clone();
     let rows = rows::rows(served.predictor()?, tensors.tensors)?;
     let request = parse(context, &body, (served, rows), source.protocol)?;

@@ -44,7 +44,7 @@ impl Envelope {
         Self {
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
-            model: request.served.model.id.clone(),
+            model: request.model_name().to_owned(),
             fingerprint: request.served.fingerprint.clone(),
         }
     }

@@ -5,6 +5,7 @@ use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::{limits, policy};
 
+use crate::flow::adapters::ChosenAdapters;
 use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
 use crate::flow::served::Served;
@@ -29,6 +30,7 @@ pub(crate) struct GenerationRequest {
     /// At least one.
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) settings: GenerationSettings,
+    pub(crate) adapters: ChosenAdapters,
     /// Number of alternatives to report per token; `None`: no log-probabilities.
     pub(crate) logprobs: Option<u32>,
 }
@@ -63,6 +65,11 @@ impl GenerationRequest {
         }
         let max = limits::CHOICES.max;
         Err(FlowError::field("n", format!("prompts times n must be at most {max} choices, got {choices}")))
+    }
+
+    /// The model's name, as the client has it.
+    pub(crate) fn model_name(&self) -> &str {
+        self.adapters.name.as_deref().unwrap_or(&self.served.model.id)
     }
 
     /// The prompts of all choices, in the order of the choices' indices.

@@ -1,6 +1,6 @@
 //! The tensors of a request as the model takes them, in memory that its bounds allow.
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Rows, Tensor};
+use camshaft_core::tensor::{MaskInput, Rows, Signature, Tensor};
 
 use crate::flow::backend::PredictBackend;
 use crate::flow::error::FlowError;
@@ -39,6 +39,7 @@ pub(crate) fn rows(model: &PredictBackend, written: Vec<Written>) -> Result<Rows
         }
         tensors[at] = Some((path, tensor.read(specs[at].datatype)?));
     }
+    add_mask(model, &mut tensors)?;
     if let Some(missing) = tensors.iter().position(Option::is_none) {
         let path = match specs.len() {
             1 => INPUT.to_owned(),
@@ -62,14 +63,30 @@ pub(crate) fn rows(model: &PredictBackend, written: Vec<Written>) -> Result<Rows
     }
 }
 
+/// Adds the mask that clients may leave out, if this one did.
+fn add_mask(model: &PredictBackend, tensors: &mut [Option<(String, Tensor)>]) -> Result<(), FlowError> {
+    let signature = &model.signature;
+    let Some(MaskInput { input, like: at }) = signature.mask else { return Ok(()) };
+    let (Some(None), Some(Some((path, like)))) = (tensors.get(input), tensors.get(at)) else { return Ok(()) };
+    match signature.mask_of(like) {
+        Some(mask) => tensors[input] = Some((path.clone(), mask)),
+        None => {
+            let inputs = signature.inputs.get(at).cloned().into_iter().collect();
+            let alone = Signature { inputs, outputs: Vec::new(), rows: false, mask: None };
+            let checked = alone.check(std::slice::from_ref(like));
+            checked.map_err(|mismatch| FlowError::field(path.clone(), mismatch.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use camshaft_core::jobs::BatchLimits;
-    use camshaft_core::jobs::queue::JobQueue;
     use camshaft_core::pool::Watermarks;
-    use camshaft_core::tensor::{Axis, Computing, Datatype, Signature, TensorSpec, volume};
+    use camshaft_core::tensor::{Axis, Computing, Datatype, TensorSpec, volume};
 
     use std::sync::Arc;
 
@@ -97,7 +114,7 @@ mod tests {
     fn a_request_that_takes_more_memory_than_a_run_may_is_refused() {
         let limits = BatchLimits { size: 1, inputs: 1, window: Duration::ZERO };
         let watermarks = Watermarks { high: 1, low: 1 };
-        let (jobs, _work) = jobs::jobs(JobQueue::new(limits, watermarks), move || watermarks);
+        let (jobs, _work) = jobs::jobs(move || jobs::QueueBounds { watermarks, batch: limits });
         let spec =
             TensorSpec { name: "x".to_owned(), datatype: Datatype::Fp32, shape: vec![Axis::Any("n".to_owned())] };
         let model = PredictBackend {
@@ -110,7 +127,7 @@ mod tests {
                 weight_bytes: 0,
                 sha256: None,
             },
-            signature: Signature { inputs: vec![spec.clone()], outputs: vec![spec], rows: true },
+            signature: Signature { inputs: vec![spec.clone()], outputs: vec![spec], rows: true, mask: None },
             computing: Arc::new(Halves),
         };
         let asked = |body: &str| {

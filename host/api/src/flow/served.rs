@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use camshaft_core::engine::ModelKind;
 use crossbeam_channel::Sender;
 
+use crate::flow::adapters::Adapters;
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::error::FlowError;
 use crate::flow::template::ChatTemplate;
@@ -62,6 +63,14 @@ impl Served {
         match &self.model.backend {
             Backend::Generate(generator) => Ok(&generator.pool),
             _ => Err(self.is_not(ModelKind::Generate)),
+        }
+    }
+
+    /// Of a model that generates.
+    pub(crate) fn adapters(&self) -> Option<&Arc<Adapters>> {
+        match &self.model.backend {
+            Backend::Generate(generator) => Some(&generator.adapters),
+            _ => None,
         }
     }
 

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use camshaft_core::adapters::AdapterSet;
 use camshaft_core::ids::SessionId;
 use crossbeam_channel::TrySendError;
 use serde::Serialize;
@@ -27,15 +28,15 @@ pub(crate) struct Closed {
     closed: bool,
 }
 
-/// Body: `{"model","session_id"}`. Closing an unknown or closed session is no error: `closed` is false then.
+/// Body: `{"model","session_id","lora"}`: a session is one of the adapters that it was used with. Closing an unknown or closed session is no error: `closed` is false then.
 ///
 /// # Errors
 /// 400 for a bad body, 503 if no worker answers.
 pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
-    let (served, session) = incoming.read(None, read).await?;
+    let (served, session, adapters) = incoming.read(None, read).await?;
     let id = session.as_str().to_owned();
     let (reply, answer) = oneshot::channel();
-    let namespace = incoming.caller.principal.namespace();
+    let namespace = incoming.caller.principal.namespace().under(&adapters);
     let message = PoolMessage::CloseSession { namespace, session, reply };
     served.pool()?.try_send(message).map_err(|error| match error {
         TrySendError::Full(_) => FlowError::Overloaded,
@@ -46,10 +47,11 @@ pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
     Ok(Closed { id, object: "session.closed", closed })
 }
 
-fn read(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, SessionId), FlowError> {
+fn read(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, SessionId, AdapterSet), FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
     let served = &context.model(&fields)?;
     let required = || RequestError::field("session_id", "session_id is required");
-    Ok((served.clone(), params::session(&fields)?.ok_or_else(required)?))
+    let adapters = context.adapters(&fields, served)?;
+    Ok((served.clone(), params::session(&fields)?.ok_or_else(required)?, adapters.set))
 }

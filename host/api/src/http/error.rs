@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use camshaft_core::policy::{Fault, FaultKind, Hook, ModeError, PolicyAction, Refusal};
 use tokio::task::JoinError;
 
+use crate::flow::adapters::NotAdded;
 use crate::flow::error::{self, FlowError};
 use crate::flow::life::ModelRefusal;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
@@ -63,6 +64,12 @@ pub(crate) enum ApiError {
     UnknownHook { name: String },
     #[error("there is no action {:?}: {}", Shown(.name), PolicyAction::ALL.map(PolicyAction::as_str).join(", "))]
     UnknownAction { name: String },
+    #[error(transparent)]
+    Adapter(NotAdded),
+    #[error("the model {} has no adapter {:?}", Shown(model), Shown(id))]
+    NoAdapter { model: String, id: String },
+    #[error("an adapter could not be loaded")]
+    AdapterTask(#[source] JoinError),
     #[error("{0}")]
     Query(QueryRejection),
     #[error("the query is not UTF-8 once its percent-encoding is undone")]
@@ -148,6 +155,18 @@ impl ApiError {
                 ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
+            Self::Adapter(error) => match error {
+                NotAdded::Exists(_) | NotAdded::Full => {
+                    invalid(StatusCode::CONFLICT, "adapter_conflict").retry(Retry::Never)
+                }
+                NotAdded::Busy => invalid(StatusCode::CONFLICT, "busy"),
+                NotAdded::Name(_) => Answer::invalid(text()).param("id".to_owned()),
+                NotAdded::Scale(_) => Answer::invalid(text()).param("scale".to_owned()),
+                NotAdded::File(_) => Answer::invalid(text()).param("path".to_owned()),
+                NotAdded::NoSource => Answer::invalid(text()),
+            },
+            Self::NoAdapter { .. } => invalid(StatusCode::NOT_FOUND, "adapter_not_found"),
+            Self::AdapterTask(_) => Answer::internal(INTERNAL, self),
             Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
             Self::Query(_) | Self::QueryText => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
             Self::UnknownOperation { .. } => invalid(StatusCode::NOT_FOUND, "operation_not_found"),

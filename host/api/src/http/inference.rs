@@ -92,7 +92,7 @@ fn metadata<'a>(name: &'a str, model: &PredictBackend) -> ModelMetadata<'a> {
         versions: [VERSION],
         // Without the name of a device, which is in parentheses.
         platform: format!("{}_{}", model.backend().split(' ').next().unwrap_or_default(), model.info.format),
-        inputs: specs(&model.signature.inputs),
+        inputs: SpecObject::inputs(&model.signature),
         outputs: specs(&model.signature.outputs),
     }
 }

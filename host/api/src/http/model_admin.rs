@@ -207,6 +207,22 @@ pub(crate) async fn set_weight(
     model(State(api), Ok(Path(id))).await
 }
 
+/// Changes what a model runs at once, with its requests running. Body: keys of the configuration, as
+/// `{"max-tenant-sequences": 2}`; `null` takes a bound back.
+///
+/// # Errors
+/// 400 for a bad bound or another key, 404 for an unknown model.
+pub(crate) async fn set_limits(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<Json<ModelEntry>, ApiError> {
+    let (Path(id), limits) = (id?, order(body).await?);
+    let (changing, changed) = (api.clone(), id.clone());
+    asked(move || changing.life.set_limits(&changed, limits)).await?;
+    model(State(api), Ok(Path(id))).await
+}
+
 pub(crate) async fn operations(State(api): State<Arc<Api>>) -> Json<Operations> {
     Json(Operations { operations: api.life.operations() })
 }

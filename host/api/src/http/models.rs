@@ -9,9 +9,11 @@ use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
 use serde::{Deserialize, Serialize};
 
-use crate::flow::api::Api;
+use crate::flow::api::{Api, Listed};
 use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
+use crate::flow::catalog::Entry;
+use crate::flow::error::FlowError;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
 use crate::wire::tensor_objects::SpecObject;
@@ -22,6 +24,9 @@ pub(crate) struct ModelObject {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    /// Of an adapter: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,9 +40,13 @@ pub(crate) struct ModelList {
 pub(crate) struct ModelDetails {
     #[serde(flatten)]
     object: ModelObject,
-    task: ModelKind,
+    /// `null`: nobody knows before it is loaded.
+    task: Option<ModelKind>,
+    /// As in `/admin/models`.
+    state: &'static str,
+    /// Of a model in memory.
     #[serde(flatten)]
-    facts: Facts,
+    facts: Option<Facts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,14 +96,14 @@ enum PrefixReuse {
     None,
 }
 
-impl From<&Model> for ModelDetails {
-    fn from(model: &Model) -> Self {
+impl ModelDetails {
+    fn new(model: &Model, state: &'static str) -> Self {
         let facts = match &model.backend {
             Backend::Generate(generator) => Facts::Text(TextFacts::from(&generator.text.info)),
             Backend::Embed(embedder) => Facts::Text(TextFacts::from(&embedder.text.info)),
             Backend::Predict(predictor) => Facts::Tensors(TensorFacts::from(predictor)),
         };
-        Self { object: ModelObject::from(model), task: model.kind(), facts }
+        Self { object: ModelObject::from(model), task: Some(model.kind()), state, facts: Some(facts) }
     }
 }
 
@@ -104,7 +113,7 @@ impl From<&PredictBackend> for TensorFacts {
         Self {
             format: model.info.format,
             backend: model.backend().to_owned(),
-            inputs: specs(&model.signature.inputs),
+            inputs: SpecObject::inputs(&model.signature),
             outputs: specs(&model.signature.outputs),
             parameters: model.info.parameters,
             bytes: model.info.weight_bytes,
@@ -131,16 +140,22 @@ impl From<&ModelInfo> for TextFacts {
 
 impl From<&Model> for ModelObject {
     fn from(model: &Model) -> Self {
-        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft" }
+        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft", parent: None }
     }
 }
 
-/// Lists the models that the caller may use.
+impl From<Listed> for ModelObject {
+    fn from(Listed { name, created, parent }: Listed) -> Self {
+        Self { id: name, object: "model", created, owned_by: "camshaft", parent }
+    }
+}
+
+/// Lists the models that the caller may use, each before its adapters.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
     let mut data: Vec<ModelObject> = Vec::new();
-    for (name, created) in api.names_for(&caller) {
-        if data.iter().all(|listed| listed.id != name) {
-            data.push(ModelObject { id: name, object: "model", created, owned_by: "camshaft" });
+    for listed in api.names_for(&caller) {
+        if data.iter().all(|other| other.id != listed.name) {
+            data.push(ModelObject::from(listed));
         }
     }
     Json(ModelList { object: "list", data })
@@ -172,10 +187,24 @@ pub(crate) async fn show(
     request: Request,
 ) -> Result<Json<ModelDetails>, ApiError> {
     let Path(id) = id?;
-    let found = api.model_for(&id, &caller).map_err(|error| {
+    let found = api.model_for(&id, &caller);
+    if let Err(FlowError::Asleep(id) | FlowError::ModelLoading(id) | FlowError::ModelFailed(id)) = &found
+        && let Some(entry) = api.catalog().at(id)
+    {
+        let object = ModelObject::from(Listed { name: id.clone(), created: 0, parent: None });
+        return Ok(Json(ModelDetails { object, task: entry.kind(), state: entry.state(), facts: None }));
+    }
+    let found = found.map_err(|error| {
         let posts = id.strip_suffix(PREDICT_SUFFIX).is_some_and(|id| api.model_for(id, &caller).is_ok());
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if posts { ApiError::MethodNotAllowed { method, path, allowed: Some(Method::POST) } } else { error.into() }
     })?;
-    Ok(Json(ModelDetails::from(&found.served.model)))
+    let model = &found.served.model;
+    // One that was replaced a moment ago is what it was.
+    let state = api.catalog().at(&model.id).map_or("ready", Entry::state);
+    let mut details = ModelDetails::new(model, state);
+    if let Some(adapter) = &found.adapter {
+        details.object = ModelObject::from(Listed::of(&found.served.model.id, adapter));
+    }
+    Ok(Json(details))
 }

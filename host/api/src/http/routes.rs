@@ -17,8 +17,8 @@ use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
 use crate::http::{
-    admin, auth, cors, encoding, endpoints, head, health, inference, model_admin, models, observe, paths, policy_admin,
-    stats,
+    adapter_admin, admin, auth, cors, encoding, endpoints, head, health, inference, model_admin, models, observe,
+    paths, policy_admin, stats,
 };
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
@@ -79,12 +79,18 @@ const fn posting(path: &'static str, access: Access, handler: Handler) -> Route 
     Route { method: &Method::POST, path, access, polled: false, handler }
 }
 
+const fn deleting(path: &'static str, access: Access, handler: Handler) -> Route {
+    Route { method: &Method::DELETE, path, access, polled: false, handler }
+}
+
 const fn polled(path: &'static str, access: Access, handler: Handler) -> Route {
     Route { polled: true, ..getting(path, access, handler) }
 }
 
 /// Where anyone learns that the process can answer.
 pub(crate) const ALIVE: [&str; 3] = ["/healthz", "/health", paths::OPEN_LIVE];
+
+const ADAPTERS: &str = "/admin/models/{id}/adapters";
 
 /// Every route of both listeners.
 pub const ROUTES: &[Route] = &[
@@ -119,12 +125,13 @@ pub const ROUTES: &[Route] = &[
     getting("/admin/models", Access::Operators, || get(model_admin::models)),
     posting("/admin/models", Access::Operators, || post(model_admin::load)),
     getting("/admin/models/{id}", Access::Operators, || get(model_admin::model)),
-    Route {
-        method: &Method::DELETE,
-        ..posting("/admin/models/{id}", Access::Operators, || delete(model_admin::unload))
-    },
+    deleting("/admin/models/{id}", Access::Operators, || delete(model_admin::unload)),
     posting("/admin/models/{id}/swap", Access::Operators, || post(model_admin::swap)),
+    posting("/admin/models/{id}/limits", Access::Operators, || post(model_admin::set_limits)),
     posting("/admin/models/{id}/weight", Access::Operators, || post(model_admin::set_weight)),
+    getting(ADAPTERS, Access::Operators, || get(adapter_admin::list)),
+    posting(ADAPTERS, Access::Operators, || post(adapter_admin::load)),
+    deleting("/admin/models/{id}/adapters/{adapter}", Access::Operators, || delete(adapter_admin::unload)),
     getting("/admin/operations", Access::Operators, || get(model_admin::operations)),
     getting("/admin/operations/{id}", Access::Operators, || get(model_admin::operation)),
     getting("/admin/config", Access::Operators, || get(admin::config)),

@@ -103,6 +103,16 @@ fn refuse(parameters: &Fields<'_>, name: &str, why: &str) -> Result<(), RequestE
     }
 }
 
+/// The `timeout` of a request.
+///
+/// # Errors
+/// As [`Asked::read`].
+pub(crate) fn timeout(body: &Body, max: Duration) -> Result<Option<Duration>, RequestError> {
+    let fields = body.fields();
+    let Some(parameters) = fields.get(PARAMETERS) else { return Ok(None) };
+    read_timeout(&Fields::of(parameters, PARAMETERS)?, max)
+}
+
 /// Triton's `timeout`, in microseconds; 0: none.
 fn read_timeout(parameters: &Fields<'_>, max: Duration) -> Result<Option<Duration>, RequestError> {
     const NAME: &str = "timeout";

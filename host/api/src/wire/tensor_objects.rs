@@ -1,5 +1,5 @@
 //! Writes tensors into bodies, and what a model takes and gives.
-use camshaft_core::tensor::{Datatype, Number, Tensor, TensorSpec};
+use camshaft_core::tensor::{Datatype, Number, Signature, Tensor, TensorSpec};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 /// What a model takes or gives, for clients.
@@ -9,11 +9,23 @@ pub(crate) struct SpecObject {
     /// -1: any length.
     shape: Vec<i64>,
     datatype: Datatype,
+    /// Clients may leave it out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    optional: bool,
 }
 
 impl From<&TensorSpec> for SpecObject {
     fn from(spec: &TensorSpec) -> Self {
-        Self { name: spec.name.clone(), shape: spec.dimensions(), datatype: spec.datatype }
+        Self { name: spec.name.clone(), shape: spec.dimensions(), datatype: spec.datatype, optional: false }
+    }
+}
+
+impl SpecObject {
+    /// Of all inputs of a model.
+    pub(crate) fn inputs(signature: &Signature) -> Vec<Self> {
+        let mask = signature.mask.map(|mask| mask.input);
+        let inputs = signature.inputs.iter().enumerate();
+        inputs.map(|(at, spec)| Self { optional: mask == Some(at), ..Self::from(spec) }).collect()
     }
 }
 

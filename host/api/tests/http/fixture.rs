@@ -1,5 +1,6 @@
 //! A server with one model in process, and the requests that tests send it.
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -10,11 +11,11 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
 use camshaft_api::{
-    Api, ApiLimits, ApiOptions, Control, FixedModels, LocalQuotas, ModelHealth, PublicAccess, Readiness, Reloaded,
-    admin_router, public_router,
+    AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
+    ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
-use camshaft_core::ids::Token;
+use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
 use http_body_util::BodyExt;
@@ -90,6 +91,30 @@ impl Tokenizer for Bytes {
     }
 }
 
+/// Adapters without files: the digest is of the path's first letter, and a path that begins with a dot is refused.
+#[derive(Debug)]
+struct NamedFiles;
+
+#[derive(Debug)]
+struct NoLease;
+
+impl AdapterLease for NoLease {}
+
+/// The digest of an adapter with this path.
+pub(crate) fn digest(path: &str) -> AdapterDigest {
+    AdapterDigest::new([path.as_bytes()[0]; 32])
+}
+
+impl AdapterSource for NamedFiles {
+    fn load(&self, path: &Path) -> Result<LoadedFile, String> {
+        let path = path.to_str().unwrap();
+        if path.starts_with('.') {
+            return Err(format!("bad LoRA adapter {path}: it is none"));
+        }
+        Ok(LoadedFile { digest: digest(path), bytes: 7, lease: Arc::new(NoLease) })
+    }
+}
+
 /// A process that does this at a reload.
 #[derive(Debug)]
 pub(crate) struct NoControl(pub(crate) fn() -> Reloaded);
@@ -152,6 +177,7 @@ impl Server {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let hold = Arc::new(Hold::default());
+        let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
         let health = ModelHealth::default();
         health.worker().up();
         let model = |id: &str| Model {
@@ -160,6 +186,7 @@ impl Server {
             health: health.clone(),
             created: 1_700_000_000,
             backend: Backend::Generate(GenerateBackend {
+                adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
                 text: TextModel { info: info(), tokenizer: Arc::new(Bytes { hold: hold.clone() }) },
                 pool: pool.sender.clone(),
                 accepts: Arc::new(AtomicBool::new(true)),
@@ -193,6 +220,11 @@ impl Server {
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
         reply(self.public.clone(), request).await
+    }
+
+    /// Of a request to the admin listener.
+    pub(crate) async fn order(&self, method: &str, path: &str, body: &str) -> Reply {
+        reply(self.admin.clone(), request(method, path, body)).await
     }
 
     pub(crate) async fn admin(&self, path: &str) -> Reply {

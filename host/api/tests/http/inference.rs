@@ -8,11 +8,10 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use camshaft_api::backend::{Backend, Model, Naming, PredictBackend, PredictInfo};
 use camshaft_api::{
-    Api, ApiLimits, ApiOptions, FixedModels, LocalQuotas, ModelHealth, PublicAccess, Readiness, Work, jobs,
-    public_router,
+    Api, ApiLimits, ApiOptions, FixedModels, LocalQuotas, ModelHealth, PublicAccess, QueueBounds, Readiness, Work,
+    jobs, public_router,
 };
 use camshaft_core::jobs::BatchLimits;
-use camshaft_core::jobs::queue::JobQueue;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{AuthOutcome, Principal, ValidateOutcome};
 use camshaft_core::pool::Watermarks;
@@ -85,7 +84,7 @@ fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
     };
     let watermarks = Watermarks { high: 8, low: 4 };
     let batch = BatchLimits { size: 1, inputs: 1, window: Duration::ZERO };
-    let (jobs, work): (_, Work<Rows, Predicted>) = jobs(JobQueue::new(batch, watermarks), move || watermarks);
+    let (jobs, work): (_, Work<Rows, Predicted>) = jobs(move || QueueBounds { watermarks, batch });
     let computed = computed.clone();
     std::thread::spawn(move || {
         while work.woken().recv().is_ok() {
@@ -109,8 +108,12 @@ fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
         weight_bytes: 0,
         sha256: None,
     };
-    let signature =
-        Signature { inputs: vec![spec("x", 3)], outputs: vec![spec("y", 3), spec("z", 3 * WIDE)], rows: true };
+    let signature = Signature {
+        inputs: vec![spec("x", 3)],
+        outputs: vec![spec("y", 3), spec("z", 3 * WIDE)],
+        rows: true,
+        mask: None,
+    };
     let predict = PredictBackend { jobs, info, signature, computing: Arc::new(Doubles { row_class_bytes }) };
     let health = ModelHealth::default();
     health.worker().up();

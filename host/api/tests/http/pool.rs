@@ -57,6 +57,7 @@ impl Pool {
                             report.send(gone.start.id).unwrap();
                         }
                     }
+                    PoolMessage::ForgetAdapter(_) => {}
                     PoolMessage::CloseSession { namespace, session, reply } => {
                         // Of the sessions that tests close, one is unknown.
                         let _ = reply.send(session.as_str() != UNKNOWN_SESSION);

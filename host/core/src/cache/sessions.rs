@@ -13,7 +13,7 @@ const MAX_SESSIONS: usize = 1024;
 const MAX_EXPIRED: usize = 64;
 const DEFAULT_TTL: Duration = Duration::from_secs(600);
 
-/// A session's name, in the namespace of its owner.
+/// A session's name, in the namespace of its owner, or the part of it that is computed under the same adapters.
 pub(super) type SessionKey = (Namespace, SessionId);
 
 #[derive(Debug)]
@@ -29,16 +29,16 @@ struct Session {
 pub(super) struct Sessions {
     open: HashMap<SessionKey, Session>,
     by_expiry: BTreeSet<(Duration, SessionKey)>,
-    /// Of each namespace that has any, by expiry.
-    by_namespace: BTreeMap<Namespace, BTreeSet<(Duration, SessionId)>>,
+    /// Of each whole namespace that has any, by expiry.
+    by_owner: BTreeMap<Namespace, BTreeSet<(Duration, SessionKey)>>,
     ttl: Duration,
     now: Duration,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        let (by_expiry, by_namespace) = (BTreeSet::new(), BTreeMap::new());
-        Self { open: HashMap::new(), by_expiry, by_namespace, ttl: DEFAULT_TTL, now: Duration::ZERO }
+        let (by_expiry, by_owner) = (BTreeSet::new(), BTreeMap::new());
+        Self { open: HashMap::new(), by_expiry, by_owner, ttl: DEFAULT_TTL, now: Duration::ZERO }
     }
 }
 
@@ -63,7 +63,7 @@ impl Sessions {
     /// Opens a session that is not open.
     pub(super) fn open(&mut self, key: SessionKey, leaf: NodeId) {
         let expires = self.now + self.ttl;
-        self.by_namespace.entry(key.0.clone()).or_default().insert((expires, key.1.clone()));
+        self.by_owner.entry(key.0.owner().clone()).or_default().insert((expires, key.clone()));
         self.by_expiry.insert((expires, key.clone()));
         self.open.insert(key, Session { leaf, expires });
     }
@@ -72,10 +72,10 @@ impl Sessions {
     pub(super) fn close(&mut self, key: &SessionKey) -> Option<NodeId> {
         let Session { leaf, expires } = self.open.remove(key)?;
         self.by_expiry.remove(&(expires, key.clone()));
-        if let Some(of) = self.by_namespace.get_mut(&key.0) {
-            of.remove(&(expires, key.1.clone()));
+        if let Some(of) = self.by_owner.get_mut(key.0.owner()) {
+            of.remove(&(expires, key.clone()));
             if of.is_empty() {
-                self.by_namespace.remove(&key.0);
+                self.by_owner.remove(key.0.owner());
             }
         }
         Some(leaf)
@@ -90,17 +90,17 @@ impl Sessions {
 
     /// The session that expires first, of the namespace that has the most; of several such, the first to expire.
     pub(super) fn oldest_of_most(&self) -> Option<SessionKey> {
-        let first = |(namespace, of): (&Namespace, &BTreeSet<(Duration, SessionId)>)| {
-            let (expires, session) = of.first()?;
-            Some((std::cmp::Reverse(of.len()), *expires, (namespace.clone(), session.clone())))
+        let first = |of: &BTreeSet<(Duration, SessionKey)>| {
+            let (expires, key) = of.first()?;
+            Some((std::cmp::Reverse(of.len()), *expires, key.clone()))
         };
-        self.by_namespace.iter().filter_map(first).min().map(|(_, _, key)| key)
+        self.by_owner.values().filter_map(first).min().map(|(_, _, key)| key)
     }
 
-    /// The session of a namespace that expires first, among those whose leaf satisfies `filter`.
-    pub(super) fn oldest_of(&self, namespace: &Namespace, filter: impl Fn(NodeId) -> bool) -> Option<SessionKey> {
-        let keys = self.by_namespace.get(namespace)?.iter().map(|(_, session)| (namespace.clone(), session.clone()));
-        keys.into_iter().find(|key| self.open.get(key).is_some_and(|session| filter(session.leaf)))
+    /// The session of a whole namespace that expires first, among those whose leaf satisfies `filter`.
+    pub(super) fn oldest_of(&self, owner: &Namespace, filter: impl Fn(NodeId) -> bool) -> Option<SessionKey> {
+        let mut keys = self.by_owner.get(owner)?.iter().map(|(_, key)| key);
+        keys.find(|key| self.open.get(*key).is_some_and(|session| filter(session.leaf))).cloned()
     }
 
     #[cfg(test)]

@@ -130,6 +130,11 @@ impl<I: Input, T: Clone> JobQueue<I, T> {
         self.gate.set_watermarks(watermarks);
     }
 
+    /// Changes the bounds of batches, from the next one on.
+    pub fn set_batch(&mut self, batch: BatchLimits) {
+        self.batch = batch;
+    }
+
     pub fn accepts(&self) -> bool {
         self.gate.is_open()
     }

@@ -13,6 +13,8 @@ pub(super) struct WorkerAccount {
     /// As the worker's newest report says.
     reported: WorkerFacts,
     sequences: u32,
+    /// Of them, as many may run.
+    most: u32,
     /// KV tokens that one request can hold at most.
     request_tokens: u32,
     /// Requests that were sent to the worker, have not ended and are not paused.
@@ -41,6 +43,7 @@ impl WorkerAccount {
         Self {
             reported,
             sequences: limits.sequences,
+            most: u32::MAX,
             request_tokens: limits.context_tokens.min(limits.kv_tokens),
             running: 0,
             paused: HashSet::new(),
@@ -52,7 +55,7 @@ impl WorkerAccount {
     pub(super) fn facts(&self) -> WorkerFacts {
         WorkerFacts {
             // Requests that were resumed may be too many for a while.
-            free_sequences: self.sequences.saturating_sub(self.running),
+            free_sequences: self.sequences.min(self.most).saturating_sub(self.running),
             running_sequences: self.running,
             kv_free: self.reported.kv_free.saturating_sub(self.in_flight.values().sum()),
             ..self.reported.clone()
@@ -70,6 +73,11 @@ impl WorkerAccount {
 
     pub(super) fn running(&self) -> usize {
         self.running as usize
+    }
+
+    /// Changes how many requests may run at once. Those that run go on.
+    pub(super) fn bound(&mut self, most: Option<u32>) {
+        self.most = most.unwrap_or(u32::MAX);
     }
 
     /// Requests that the worker has, paused or not.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::account::WorkerAccount;
 use super::affinity::{Affinity, PromptBlocks};
 use super::groups::{Groups, Membership};
+use super::offers::{Bounds, Living, Offers, Turn};
 use crate::engine::EngineLimits;
 use crate::fcfs::aged_arrival;
 use crate::gate::{Fill, Gate, Watermarks};
@@ -59,6 +60,8 @@ struct BookEntry {
     membership: Membership,
     hints: Arc<Hints>,
     arrival_order: u64,
+    /// The scheduler has been told of it.
+    offered: bool,
 }
 
 /// A waiting request that was given to a worker.
@@ -76,6 +79,8 @@ pub(super) struct PoolBook {
     gone: HashMap<RequestId, BookEntry>,
     next_order: u64,
     gate: Gate,
+    offers: Offers,
+    bounds: Bounds,
     reservation: Reservation,
     affinity: Affinity,
     groups: Groups,
@@ -86,6 +91,17 @@ pub(super) struct PoolBook {
     facts_changed: bool,
 }
 
+impl BookEntry {
+    fn turn(&self) -> Turn {
+        (aged_arrival(&self.arrival), self.arrival_order)
+    }
+
+    fn living(&self) -> Living {
+        let waits = self.stage == Stage::Waiting;
+        Living { id: self.arrival.id, turn: self.turn(), waits, offered: self.offered }
+    }
+}
+
 impl PoolBook {
     pub(super) fn new(watermarks: Watermarks, reserve: Reserve) -> Self {
         Self {
@@ -93,6 +109,8 @@ impl PoolBook {
             gone: HashMap::new(),
             next_order: 0,
             gate: Gate::new(watermarks),
+            offers: Offers::default(),
+            bounds: Bounds::default(),
             reservation: Reservation::new(reserve),
             affinity: Affinity::default(),
             groups: Groups::default(),
@@ -105,7 +123,9 @@ impl PoolBook {
     /// A worker begins, for the first time or after it was lost. Whether requests that wait need less than was said: where
     /// one was made with less memory than the one before, the largest worker must have room for each.
     pub(super) fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) -> bool {
-        self.workers.insert(worker, WorkerAccount::new(worker, limits));
+        let mut account = WorkerAccount::new(worker, limits);
+        account.bound(self.bounds.sequences);
+        self.workers.insert(worker, account);
         self.facts_changed = true;
         // One that is lost comes back as it was, or says then what it has.
         self.reservation.bound(self.workers.values().map(WorkerAccount::request_tokens).max().unwrap_or(u32::MAX));
@@ -125,7 +145,7 @@ impl PoolBook {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;
-        let blocks = self.affinity.blocks(&start.namespace, &start.prompt);
+        let blocks = self.affinity.blocks(&start.root(), &start.prompt);
         let membership = self.groups.enter(&start, first_choice);
         let arrival = Arrival {
             id: start.id,
@@ -140,7 +160,11 @@ impl PoolBook {
             cached: self.affinity.estimate(&blocks),
             attributes: start.context.attributes.clone(),
         };
-        self.events.push(SchedulerEvent::Arrived(arrival.clone()));
+        let turn = (aged_arrival(&arrival), self.next_order);
+        let offered = self.offers.enter(&arrival.tenant, turn, arrival.id);
+        if offered {
+            self.events.push(SchedulerEvent::Arrived(arrival.clone()));
+        }
         let request = BookEntry {
             stage: Stage::Waiting,
             arrival,
@@ -152,6 +176,7 @@ impl PoolBook {
             membership,
             hints,
             arrival_order: self.next_order,
+            offered,
         };
         self.requests.insert(request.arrival.id, request);
         self.next_order += 1;
@@ -162,14 +187,18 @@ impl PoolBook {
     pub(super) fn leave_queue(&mut self, id: RequestId, reason: CancelReason) {
         if let Some(request) = self.requests.remove(&id) {
             self.gate.leave(&request.arrival.tenant);
-            self.bury(request);
+            self.bury(request, SchedulerEvent::Cancelled { id, reason });
         }
-        self.events.push(SchedulerEvent::Cancelled { id, reason });
     }
 
-    /// A request has ended. The scheduler may ask about it until it has answered the point that tells of it.
-    fn bury(&mut self, request: BookEntry) {
+    /// A request has ended. The scheduler may ask about it until it has answered the point that tells of it, with `event`.
+    fn bury(&mut self, request: BookEntry, event: SchedulerEvent) {
         self.groups.leave(request.membership);
+        if request.offered {
+            self.events.push(event);
+        }
+        let next = self.offers.leave(&request.arrival.tenant, request.turn(), request.offered);
+        next.into_iter().for_each(|id| self.offer(id));
         let request = BookEntry { start: None, ..request };
         self.gone.insert(request.arrival.id, request);
     }
@@ -177,6 +206,34 @@ impl PoolBook {
     /// The scheduler has heard of all that ended.
     pub(super) fn forget_gone(&mut self) {
         self.gone.clear();
+    }
+
+    /// The scheduler is told of a request that was held back.
+    fn offer(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.offered = true;
+            self.events.push(SchedulerEvent::Arrived(request.arrival.clone()));
+        }
+    }
+
+    /// Changes what may run at once. Requests that run go on. True if the scheduler was told of requests that it must wait with
+    /// now: it has to be told everything anew.
+    pub(super) fn set_bounds(&mut self, bounds: Bounds) -> bool {
+        if bounds == self.bounds {
+            return false;
+        }
+        self.bounds = bounds;
+        self.workers.values_mut().for_each(|account| account.bound(bounds.sequences));
+        self.facts_changed = true;
+        let living = self.requests.values().map(|request| (&request.arrival.tenant, request.living()));
+        let (offered, withdrawn) = self.offers.set_bound(bounds.tenant_sequences, living);
+        offered.into_iter().for_each(|id| self.offer(id));
+        for id in &withdrawn {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.offered = false;
+            }
+        }
+        !withdrawn.is_empty()
     }
 
     /// Nobody wants a request's output any more: its client left, or its deadline passed. Returns the worker to be told,
@@ -297,10 +354,15 @@ impl PoolBook {
         Some((request.start.as_deref()?, request.arrival.need))
     }
 
+    /// Whether a request waits for others of its tenant to end, and the scheduler knows nothing of it.
+    pub(super) fn is_held_back(&self, id: RequestId) -> bool {
+        self.requests.get(&id).is_some_and(|request| !request.offered)
+    }
+
     /// Waiting requests in the order in which the native scheduler would serve them.
     pub(super) fn queue(&self) -> Vec<&Arrival> {
         let mut waiting: Vec<&BookEntry> = self.requests.values().filter(|r| r.stage == Stage::Waiting).collect();
-        waiting.sort_unstable_by_key(|request| (aged_arrival(&request.arrival), request.arrival_order));
+        waiting.sort_unstable_by_key(|request| request.turn());
         waiting.into_iter().map(|request| &request.arrival).collect()
     }
 
@@ -333,7 +395,7 @@ impl PoolBook {
 
     /// The whole book as events, in the order of arrival.
     pub(super) fn replay(&self) -> Vec<SchedulerEvent> {
-        let mut requests: Vec<&BookEntry> = self.requests.values().collect();
+        let mut requests: Vec<&BookEntry> = self.requests.values().filter(|request| request.offered).collect();
         requests.sort_unstable_by_key(|request| request.arrival_order);
         let mut events = Vec::with_capacity(requests.len());
         for request in requests {
@@ -354,7 +416,9 @@ impl PoolBook {
     /// Whether the counts add up: every dispatched request is in exactly one worker's account.
     pub(super) fn check(&self) -> bool {
         let waiting = self.requests.values().filter(|request| request.stage == Stage::Waiting).count();
+        let living = self.requests.values().map(|request| (&request.arrival.tenant, request.living()));
         waiting == self.waiting()
+            && self.offers.check(living)
             && self.gate.check()
             && self.workers.values().all(WorkerAccount::check)
             && self.workers.values().map(WorkerAccount::dispatched).sum::<usize>() == self.dispatched()

@@ -66,7 +66,8 @@ pub(super) fn check_against(book: &Books<'_>, actions: &[Action]) -> Result<(), 
 
 fn is_waiting(book: &PoolBook, id: RequestId) -> Result<(), String> {
     match book.stage(id) {
-        Some(Stage::Waiting) => Ok(()),
+        Some(Stage::Waiting) if !book.is_held_back(id) => Ok(()),
+        Some(Stage::Waiting) => Err(format!("request {id} waits for others of its tenant")),
         Some(_) => Err(format!("request {id} is not waiting")),
         None => Err(format!("request {id} is unknown")),
     }

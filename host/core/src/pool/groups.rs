@@ -68,7 +68,7 @@ impl Groups {
     /// A request arrives.
     pub(super) fn enter(&mut self, start: &Start, first_choice: RequestId) -> Membership {
         let Some(session) = &start.session else { return Membership::Choices(first_choice) };
-        let name = (start.tenant.clone(), start.namespace.clone(), session.clone());
+        let name = (start.tenant.clone(), start.root(), session.clone());
         let number = *self.numbers.entry(name.clone()).or_insert(self.next);
         self.next += u64::from(number == self.next);
         let new = || Session { name, live: 0, last: first_choice, turns: 0, since: 0 };

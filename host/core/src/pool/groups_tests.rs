@@ -12,6 +12,7 @@ fn start(tenant: &str, namespace: &str, session: &str) -> Start {
         model: "m".to_owned(),
         tenant: tenant.into(),
         namespace: Namespace::Named(namespace.into()),
+        adapters: Default::default(),
         session: Some(session.into()),
         priority: Default::default(),
         endpoint: crate::policy::Endpoint::Completion,

@@ -32,7 +32,7 @@ fn place_by_session(book: &PoolBook, dispatches: &[(RequestId, WorkerId)]) -> Op
 fn home(capacity: &FreeCapacity, start: &Start) -> Option<WorkerId> {
     let session = start.session.as_ref()?;
     let mut hash = DefaultHasher::new();
-    (session, &start.namespace).hash(&mut hash);
+    (session, start.root()).hash(&mut hash);
     let mut workers = capacity.workers();
     let count = workers.len().max(1);
     workers.nth(hash.finish() as usize % count)

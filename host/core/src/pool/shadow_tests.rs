@@ -111,6 +111,7 @@ fn submit(pool: &mut Pool, id: u64, max_tokens: u32, now: Duration) {
         model: "m".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Default::default(),
         endpoint: crate::policy::Endpoint::Completion,

@@ -17,6 +17,8 @@ pub(super) struct Roster {
     pub(super) waiting: Vec<Sequence>,
     pub(super) kv: Kv,
     pub(super) restore_bounds: RestoreBounds,
+    /// Sequences that may run at once, paused ones aside.
+    pub(super) most: usize,
     /// Sequence ids that were given back since somebody last looked.
     pub(super) freed: Vec<SeqId>,
     /// Counts of events that were not reported yet.
@@ -26,8 +28,16 @@ pub(super) struct Roster {
 
 impl Roster {
     pub(super) fn new(kv: Kv) -> Self {
-        let (running, waiting, freed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { running, waiting, kv, restore_bounds: RestoreBounds::default(), freed, preemptions: 0, pauses: 0 }
+        Self {
+            running: Vec::new(),
+            waiting: Vec::new(),
+            kv,
+            restore_bounds: RestoreBounds::default(),
+            most: usize::MAX,
+            freed: Vec::new(),
+            preemptions: 0,
+            pauses: 0,
+        }
     }
 
     pub(super) fn add(&mut self, sequence: Sequence, engine: &mut impl Engine, events: &mut impl Events) {
@@ -112,6 +122,9 @@ impl Roster {
     fn admit(&mut self, sequence: &mut Sequence, engine: &mut impl Engine, events: &mut impl Events) -> bool {
         loop {
             let (running, active) = (self.running.len(), self.active());
+            if active >= self.most {
+                return false;
+            }
             if self.kv.admit(sequence, running, active, engine.reuse()) {
                 return true;
             }

@@ -250,7 +250,7 @@ fn regression_a_first_token_in_common_keeps_no_segment_warm() {
 /// A random life of a worker with little KV capacity.
 #[derive(Debug, Clone)]
 enum Act {
-    Begin { prompt: Vec<u8>, max_tokens: u32, tenant: bool, low: bool },
+    Begin { prompt: Vec<u8>, max_tokens: u32, tenant: bool, low: bool, adapter: u8 },
     Cancel(u64),
     Preempt(u64),
     Pause(u64),
@@ -259,9 +259,9 @@ enum Act {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let begin = (prop::collection::vec(0u8..2, 1..40), 1u32..50, any::<bool>(), any::<bool>());
+    let begin = (prop::collection::vec(0u8..2, 1..40), 1u32..50, any::<bool>(), any::<bool>(), 0u8..3);
     prop_oneof![
-        4 => begin.prop_map(|(prompt, max_tokens, tenant, low)| Act::Begin { prompt, max_tokens, tenant, low }),
+        4 => begin.prop_map(|(prompt, max_tokens, tenant, low, adapter)| Act::Begin { prompt, max_tokens, tenant, low, adapter }),
         1 => (0u64..12).prop_map(Act::Cancel),
         1 => (0u64..12).prop_map(Act::Preempt),
         1 => (0u64..12).prop_map(Act::Pause),
@@ -273,13 +273,14 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn sharing_saving_and_preemption_change_no_output(
+    fn sharing_saving_preemption_and_neighbours_under_other_adapters_change_no_output(
         acts in prop::collection::vec(act(), 1..60),
         ram in prop_oneof![Just(0u64), Just(300), Just(1 << 20)],
         reserve in prop_oneof![Just(Reserve::None), Just(Reserve::Expected), Just(Reserve::Full)],
         drafts in any::<bool>(),
         small in any::<bool>(),
         in_place in any::<bool>(),
+        adapters in any::<bool>(),
     ) {
         let limits = EngineLimits { sequences: 6, kv_tokens: 128, batch_tokens: 24, context_tokens: 96 };
         let mut bench = Bench::with(limits, Arc::new(Native), reserve, PrefixCache::new(ram));
@@ -296,12 +297,14 @@ proptest! {
         let mut begun = BTreeMap::new();
         for act in acts {
             match act {
-                Act::Begin { prompt, max_tokens, tenant, low } => {
+                Act::Begin { prompt, max_tokens, tenant, low, adapter } => {
                     if bench.worker.facts().free_sequences == 0 { continue }
                     let id = begun.len() as u64;
                     let text: String = prompt.iter().map(|&b| if b == 0 { "left " } else { "right " }).take(14).collect();
                     let mut request = Start { max_tokens, ignore_eos: true, ..start(id, &text) };
                     request.namespace = if tenant { Namespace::Tenant("a".into()) } else { Namespace::Shared };
+                    // Of three sets, one of which is none.
+                    request.adapters = if adapters { set(adapter) } else { AdapterSet::default() };
                     request.session = (max_tokens % 4 == 0).then(|| "a conversation".into());
                     request.priority = if low { Priority::Low } else { Priority::Normal };
                     begun.insert(id, request.clone());

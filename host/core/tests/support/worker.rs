@@ -86,6 +86,7 @@ pub(crate) fn start(
         model: "m".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: camshaft_core::policy::Endpoint::Completion,

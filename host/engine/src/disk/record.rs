@@ -7,14 +7,16 @@
 //! | 8 | `CAMSKV02`: magic and version of the format |
 //! | 4 | length of the description |
 //! | 8 | length of the state |
-//! | … | description: kind of namespace (u8: 0 a tenant's, 1 shared, 2 named), length of its name (u16), name, start (u32), number of tokens (u32), tokens (u32 each); or 3, and where a damaged state begins: number of the data file (u64), offset (u64) |
+//! | … | description: kind of namespace (u8: 0 a tenant's, 1 shared, 2 named), length of its name (u16), name, start (u32), number of tokens (u32), tokens (u32 each); or 3, and where a damaged state begins: number of the data file (u64), offset (u64). What was computed under LoRA adapters has in front of its namespace: 4, their number (u8), and of each, in their order, SHA-256 (32 bytes) and scale (f32) |
 //! | 32 | keyed BLAKE3 of everything before |
 //! | 32 | keyed BLAKE3 of the state |
 //! | … | state |
 //!
 //! No field of a record is used before its checksum is verified, except the lengths, which are bounded.
 use blake3::Hash;
-use camshaft_core::ids::{TenantId, Token};
+use camshaft_core::adapters::AdapterSet;
+use camshaft_core::ids::{AdapterDigest, TenantId, Token};
+use camshaft_core::limits;
 use camshaft_core::segments::{Namespace, SegmentInfo};
 
 const MAGIC: &[u8; 8] = b"CAMSKV02";
@@ -61,12 +63,23 @@ impl Header {
 }
 
 fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
-    let (kind, name) = match &info.namespace {
+    let mut out = Vec::new();
+    let whole = info.namespace.owner();
+    if let Namespace::Adapted(part) = &info.namespace {
+        let uses = part.1.uses();
+        out.push(ADAPTED);
+        out.push(u8::try_from(uses.len()).ok().filter(|&count| usize::from(count) <= limits::ADAPTERS_OF_REQUEST)?);
+        for one in uses {
+            out.extend(one.adapter.bytes());
+            out.extend(one.scale_bits().to_le_bytes());
+        }
+    }
+    let (kind, name) = match whole {
         Namespace::Tenant(tenant) => (0, tenant.as_str()),
-        Namespace::Shared => (1, ""),
         Namespace::Named(name) => (2, &**name),
+        Namespace::Shared | Namespace::Adapted(_) => (1, ""),
     };
-    let mut out = vec![kind];
+    out.push(kind);
     out.extend(u16::try_from(name.len()).ok()?.to_le_bytes());
     out.extend(name.as_bytes());
     out.extend(info.start.to_le_bytes());
@@ -77,6 +90,8 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
 
 /// Kind of the description of a damaged state.
 const DAMAGE: u8 = 3;
+/// What precedes the kind of a namespace of which a part is meant.
+const ADAPTED: u8 = 4;
 
 /// A record that says that a state is damaged, and the checksum of its own, which is empty.
 pub(super) fn damage(key: &ChecksumKey, state: StateAt) -> (Vec<u8>, [u8; SUM]) {
@@ -163,9 +178,14 @@ pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
 }
 
 fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
-    let [kind] = description.array()?;
+    let [mut kind] = description.array()?;
     if kind == DAMAGE {
         return Some(Entry::Damage(StateAt { file: description.u64()?, at: description.u64()? }));
+    }
+    let mut adapters = AdapterSet::default();
+    if kind == ADAPTED {
+        adapters = adapters_of(description)?;
+        [kind] = description.array()?;
     }
     let name_len = u16::from_le_bytes(description.array()?);
     let name = std::str::from_utf8(description.bytes(name_len.into())?).ok()?;
@@ -178,7 +198,20 @@ fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
         2 => Namespace::Named(name.into()),
         _ => return None,
     };
-    Some(Entry::Segment(SegmentInfo { namespace, tokens, start }))
+    Some(Entry::Segment(SegmentInfo { namespace: namespace.under(&adapters), tokens, start }))
+}
+
+/// `None` unless they are a set as it is written: neither empty nor out of order.
+fn adapters_of(description: &mut FieldReader<'_>) -> Option<AdapterSet> {
+    let [count] = description.array()?;
+    let count = Some(usize::from(count)).filter(|count| (1..=limits::ADAPTERS_OF_REQUEST).contains(count))?;
+    let mut uses = Vec::with_capacity(count);
+    for _ in 0..count {
+        uses.push((AdapterDigest::new(description.array()?), f32::from_bits(description.u32()?)));
+    }
+    let set = AdapterSet::new(uses.iter().copied());
+    let is_same = set.uses().iter().map(|one| (one.adapter, one.scale().to_bits()));
+    is_same.eq(uses.iter().map(|(adapter, scale)| (*adapter, scale.to_bits()))).then_some(set)
 }
 
 /// Whether a state matches the checksum of its record.

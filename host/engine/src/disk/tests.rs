@@ -1,7 +1,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use camshaft_core::ids::{TenantId, Token};
+use camshaft_core::adapters::AdapterSet;
+use camshaft_core::ids::{AdapterDigest, TenantId, Token};
+use camshaft_core::limits;
 use camshaft_core::segments::{Namespace, State};
 use proptest::prelude::*;
 
@@ -78,6 +80,37 @@ fn regression_a_named_namespace_is_no_tenants_own() {
     drop(tier);
     let (_, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert!(found.iter().map(|(_, info)| info).eq(&written));
+}
+
+#[test]
+fn what_was_computed_under_adapters_is_found_under_the_same_ones_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    let adapter = |digest: u8, scale| (AdapterDigest::new([digest; 32]), scale);
+    let of = |adapters: Vec<_>| SegmentInfo {
+        namespace: Namespace::Tenant("t".into()).under(&AdapterSet::new(adapters)),
+        ..info(3)
+    };
+    let most = (0..limits::ADAPTERS_OF_REQUEST).map(|n| adapter(n as u8, 0.5)).collect();
+    let mut written = vec![
+        of(vec![]),
+        of(vec![adapter(1, 1.0)]),
+        of(vec![adapter(1, 0.5)]),
+        of(vec![adapter(2, 1.0)]),
+        of(vec![adapter(1, 1.0), adapter(2, -1.0)]),
+        of(most),
+    ];
+    (0..).zip(&written).for_each(|(n, info)| tier.put(SegmentId(n), info, &state(3)));
+    // More than a request may have is not written.
+    let too_many = (0..=limits::ADAPTERS_OF_REQUEST).map(|n| adapter(n as u8, 0.5)).collect();
+    tier.put(SegmentId(99), &of(too_many), &state(3));
+    drop(tier);
+    let (_, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    let mut found: Vec<SegmentInfo> = found.into_iter().map(|(_, info)| info).collect();
+    for all in [&mut written, &mut found] {
+        all.sort_by(|one, other| one.namespace.cmp(&other.namespace));
+    }
+    assert_eq!(found, written);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         model: "synthetic".to_owned(),
         tenant: "t".into(),
         namespace: Namespace::Tenant("t".into()),
+        adapters: Default::default(),
         session: None,
         priority: Priority::Normal,
         endpoint: camshaft_core::policy::Endpoint::Completion,

@@ -136,6 +136,7 @@ impl Cluster {
             id: RequestId(id),
             model: "demo".to_owned(),
             namespace: Namespace::Tenant(tenant.clone()),
+            adapters: Default::default(),
             tenant,
             session: session.map(|number| SessionId::new(number.to_string())),
             priority,

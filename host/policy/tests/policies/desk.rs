@@ -72,6 +72,7 @@ pub(crate) fn request(id: u64, tenant: &str, prompt: usize) -> NewRequest {
         model: "demo".to_owned(),
         tenant: tenant.into(),
         namespace: Namespace::Tenant(tenant.into()),
+        adapters: Default::default(),
         session: None,
         priority: Default::default(),
         endpoint: Endpoint::Completion,

@@ -79,6 +79,18 @@ pub struct ModelConfig {
     /// that the model was trained for, for each sequence.
     #[schemars(range(min = 16, max = 16_777_216))]
     pub context_tokens: Auto<u32>,
+    /// Generations that one worker runs at once, where fewer than `sequences`; can be changed while the model runs. What runs goes
+    /// on.
+    #[schemars(range(min = 1, max = limits::SEQUENCES))]
+    pub max_sequences: Option<u32>,
+    /// Generations of one tenant that run at once, on all workers of the model together; more of its requests wait. Can be changed
+    /// while the model runs.
+    #[schemars(range(min = 1, max = limits::TENANT_SEQUENCES))]
+    pub max_tenant_sequences: Option<u32>,
+    /// Tokens of one step, or of a batch of texts, where fewer than `batch-tokens`; as many as `sequences` at least. Can be changed
+    /// while the model runs.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub max_step_tokens: Option<u32>,
     /// Tokens of one step; at least `sequences`. "auto": 512, or fewer if memory is short.
     #[schemars(range(min = 1, max = 65_536))]
     pub batch_tokens: Auto<u32>,
@@ -110,7 +122,9 @@ pub struct ModelConfig {
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
-    /// A LoRA adapter for the weights.
+    /// LoRA adapters that requests may name, by `lora` or by the model name `id:adapter`.
+    pub adapter: Vec<AdapterConfig>,
+    /// A LoRA adapter for the weights, of all requests.
     #[schemars(extend("format" = "path"))]
     pub lora: Option<PathBuf>,
     /// The adapter's weight.
@@ -167,6 +181,9 @@ impl Default for ModelConfig {
             workers: 1,
             sequences: Auto::Auto,
             context_tokens: Auto::Auto,
+            max_sequences: None,
+            max_tenant_sequences: None,
+            max_step_tokens: None,
             batch_tokens: Auto::Auto,
             threads: Auto::Auto,
             kv_type: Auto::Auto,
@@ -176,6 +193,7 @@ impl Default for ModelConfig {
             batch_size: limits::DEFAULT_BATCH_ROWS,
             batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
+            adapter: Vec::new(),
             lora: None,
             lora_scale: 1.0,
             draft_tokens: None,
@@ -188,6 +206,27 @@ impl Default for ModelConfig {
             swap: SwapKey::default(),
             origins: Origins::default(),
         }
+    }
+}
+
+/// A LoRA adapter that requests may name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct AdapterConfig {
+    /// The name that clients use. Unset: the file's name without its ending.
+    pub id: String,
+    /// A GGUF file of an adapter of the model.
+    #[schemars(extend("format" = "path"))]
+    pub path: PathBuf,
+    /// The adapter's weight, for requests that name none.
+    #[schemars(range(min = -100.0, max = 100.0))]
+    pub scale: f32,
+}
+
+impl Default for AdapterConfig {
+    fn default() -> Self {
+        Self { id: String::new(), path: PathBuf::new(), scale: 1.0 }
     }
 }
 
@@ -252,6 +291,9 @@ impl ModelConfig {
                 }
                 _ => self.file_name().file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             };
+        }
+        for adapter in self.adapter.iter_mut().filter(|adapter| adapter.id.is_empty()) {
+            adapter.id = adapter.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
         if self.embeddings && self.kind == KindKey::Auto {
             self.kind = KindKey::Embed;

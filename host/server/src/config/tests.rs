@@ -134,6 +134,16 @@ fn numbers_are_held_to_their_bounds() {
         ),
         ("[[model]]\nlora-scale = -100", "[[model]]\nlora-scale = 100.1", "lora-scale"),
         ("[[model]]\nlora-scale = 100.0", "[[model]]\nlora-scale = nan", "lora-scale"),
+        (
+            "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = -100",
+            "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = -100.1",
+            "model.0.adapter.0.scale",
+        ),
+        (
+            "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = 0.0",
+            "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = nan",
+            "model.0.adapter.0.scale",
+        ),
         ("[limits]\nbody = \"1KiB\"", "[limits]\nbody = 1023", "limits.body"),
         ("[limits]\nmax-tokens = 1", "[limits]\nmax-tokens = 0", "limits.max-tokens"),
         ("[queue]\nlow-watermark = 255", "[queue]\nlow-watermark = 256", "queue.low-watermark"),
@@ -159,6 +169,21 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nkind = \"generate\"\ndimensions = [64]", "model.0.dimensions"),
         ("[[model]]\nembeddings = true\ndimensions = [0]", "model.0.dimensions"),
         ("[[model]]\nkind = \"embed\"\nlora = \"x.gguf\"", "model.0.lora"),
+        ("[[model]]\nkind = \"embed\"\n[[model.adapter]]\npath = \"x.gguf\"", "model.0.adapter is only"),
+        ("[[model]]\nkind = \"predict\"\n[[model.adapter]]\npath = \"x.gguf\"", "model.0.adapter is only"),
+        ("[[model]]\nadapter = \"x.gguf\"", "[[model.0.adapter]]"),
+        ("[[model]]\n[[model.adapter]]\nid = \"a\"", "model.0.adapter.0.path must be set"),
+        ("[[model]]\n[[model.adapter]]\nid = \"a:b\"\npath = \"x\"", "model.0.adapter.0.id must have"),
+        ("[[model]]\n[[model.adapter]]\npath = \"a\\u0000b\"", "model.0.adapter.0.path must be a path without NUL"),
+        ("[[model]]\n[[model.adapter]]\npath = \"x\"\nweight = 1", "model.0.adapter.0.weight"),
+        (
+            "[[model]]\n[[model.adapter]]\npath = \"a/x.gguf\"\n[[model.adapter]]\npath = \"b/x.gguf\"",
+            "model.0.adapter.1.id must be another",
+        ),
+        (
+            "[[model]]\nid = \"m\"\n[[model.adapter]]\nid = \"a\"\npath = \"x\"\n[[model]]\nid = \"m:a\"",
+            "model.1.id must not be the name of an adapter",
+        ),
         ("[[model]]\nembeddings = true\ndraft-tokens = 1", "model.0.draft-tokens"),
         ("[[model]]\nembeddings = true\nkind = \"generate\"", "model.0.kind"),
         ("[[model]]\nkind = \"rank\"", "model.0.kind"),
@@ -387,4 +412,21 @@ fn ids_of_models_have_1_to_256_characters_that_can_be_seen() {
         let error = with(&bad).unwrap_err();
         assert!(error.contains("model.0.id must have 1 to 256 characters"), "{bad:?}: {error}");
     }
+}
+
+#[test]
+fn adapters_are_named_after_their_files_which_lie_beside_the_configuration() {
+    let one = |n: usize| format!("[[model.adapter]]\npath = \"a{n}.gguf\"\n");
+    let many = |count: usize| format!("[[model]]\n{}", (0..count).map(one).collect::<String>());
+    let most = camshaft_core::limits::ADAPTERS_OF_MODEL;
+    assert!(file(&many(most)).is_ok());
+    let error = file(&many(most + 1)).unwrap_err();
+    assert!(error.contains("model.0.adapter must be at most 64, got 65"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("camshaft.toml");
+    std::fs::write(&path, many(1)).unwrap();
+    let config = Config::load(Some(&path), std::iter::empty(), &Overrides::default()).unwrap();
+    let adapter = &config.live.model[0].adapter[0];
+    assert_eq!((adapter.id.as_str(), adapter.scale), ("a0", 1.0));
+    assert_eq!(adapter.path, dir.path().join("a0.gguf"));
 }

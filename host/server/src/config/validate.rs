@@ -1,6 +1,8 @@
 //! What must hold between the values of a configuration that is well-formed.
 use std::os::unix::ffi::OsStrExt;
 
+use camshaft_api::is_adapter_name;
+use camshaft_core::limits;
 use camshaft_policy::WrongGrant;
 use camshaft_registry::Source;
 
@@ -121,6 +123,7 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
             wrong(key, format!("must be a path without NUL, got {path:?}"));
         }
     }
+    adapters(model, earlier, wrong);
     let sequences = model.least_sequences();
     // Each sequence's part is at least as much as a worker needs.
     let parts = model.kv_layout == Auto::Set(KvLayoutKey::PerSequence);
@@ -142,12 +145,53 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
         KindKey::Generate if !model.dimensions.is_empty() => {
             wrong("dimensions", "is only for models that embed".to_owned());
         }
+        KindKey::Embed | KindKey::Predict if !model.adapter.is_empty() => {
+            wrong("adapter", "is only for models that generate".to_owned());
+        }
         KindKey::Embed if model.lora.is_some() => wrong("lora", "is only for models that generate".to_owned()),
         KindKey::Embed if model.draft_tokens() > 0 => {
             let key = if model.draft_model.is_some() { "draft-model" } else { "draft-tokens" };
             wrong(key, "is only for models that generate".to_owned());
         }
         _ => {}
+    }
+}
+
+fn adapters(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
+    let (all, most) = (&model.adapter, limits::ADAPTERS_OF_MODEL);
+    if all.len() > most {
+        wrong("adapter", format!("must be at most {most}, got {}", all.len()));
+    }
+    for (i, adapter) in all.iter().enumerate().take(most) {
+        let mut wrong = |key: &str, why: String| wrong(&format!("adapter.{i}.{key}"), why);
+        let (id, path) = (&adapter.id, &adapter.path);
+        if path.as_os_str().is_empty() {
+            wrong("path", "must be set".to_owned());
+            continue;
+        }
+        if path.as_os_str().as_bytes().contains(&0) {
+            wrong("path", format!("must be a path without NUL, got {path:?}"));
+        }
+        if !is_adapter_name(id) {
+            let most = limits::NAME_CHARS;
+            let why = format!("must have 1 to {most} characters, no colon and no control character, got {id:?}");
+            wrong("id", why);
+        }
+        if all[..i].iter().any(|other| other.id == *id) {
+            wrong("id", format!("must be another for each adapter of a model, got {id:?} twice"));
+        }
+        if !adapter.scale.is_finite() {
+            wrong("scale", format!("must be finite, got {}", adapter.scale));
+        }
+    }
+    // Requests could not tell them apart.
+    let is_adapter_of = |base: &ModelConfig, name: &str| {
+        let adapter = name.strip_prefix(&base.id).and_then(|rest| rest.strip_prefix(':'));
+        adapter.is_some_and(|adapter| base.adapter.iter().any(|of| of.id == adapter))
+    };
+    if let Some(other) = earlier.iter().find(|other| is_adapter_of(other, &model.id) || is_adapter_of(model, &other.id))
+    {
+        wrong("id", format!("must not be the name of an adapter: {:?} and {:?} are one name", model.id, other.id));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an operation does, on a thread of its own: brings a model into memory, replaces it, or takes it out.
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crossbeam_channel::RecvTimeoutError;
 
 use super::Manager;
 use super::state::{Hold, Origin};
-use crate::config::{LoadKey, ModelConfig, ModelSource, SwapKey};
+use crate::config::{Format, LoadKey, ModelConfig, ModelSource, SwapKey};
 use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::machine;
@@ -22,6 +23,8 @@ use crate::weights::{Engines, Loaded, Weights};
 
 /// How often one who waits looks again.
 const LOOK: Duration = Duration::from_millis(100);
+
+const PANICKED: &str = "it panicked; the log says more";
 
 /// An operation that runs.
 #[derive(Clone)]
@@ -61,6 +64,41 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
     ) -> Result<Operation, ModelRefusal> {
+        let (operation, order) = self.enter(change, id)?;
+        let ending = order.clone();
+        let body = move || {
+            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
+            let done = done.unwrap_or_else(|_| Err(PANICKED.to_owned()));
+            order.manager.end(&order, &done);
+        };
+        if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
+            self.end(&ending, &Err(format!("no thread can be started: {error}")));
+            return Err(ModelRefusal::Ending);
+        }
+        Ok(operation)
+    }
+
+    /// Carries out an operation on a model that is not being changed, on the thread that asks for it.
+    ///
+    /// # Errors
+    /// As [`Manager::begin`]; those of `work`.
+    pub(super) fn carry_out<T, E: From<ModelRefusal> + Display>(
+        &self,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Order) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (_, order) = self.enter(change, id)?;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&order)));
+        let said = match &done {
+            Ok(done) => done.as_ref().map(drop).map_err(ToString::to_string),
+            Err(_) => Err(PANICKED.to_owned()),
+        };
+        self.end(&order, &said);
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn enter(&self, change: Change, id: &str) -> Result<(Operation, Order), ModelRefusal> {
         let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
         let operation = {
             let mut state = self.state();
@@ -75,17 +113,7 @@ impl Manager {
         };
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
         let order = Order { operation: operation.id.clone(), model: id.to_owned(), manager };
-        let ending = order.clone();
-        let body = move || {
-            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
-            let done = done.unwrap_or_else(|_| Err("it panicked; the log says more".to_owned()));
-            order.manager.end(&order, &done);
-        };
-        if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
-            self.end(&ending, &Err(format!("no thread can be started: {error}")));
-            return Err(ModelRefusal::Ending);
-        }
-        Ok(operation)
+        Ok((operation, order))
     }
 
     fn end(&self, order: &Order, done: &Result<(), String>) {
@@ -230,7 +258,17 @@ impl Manager {
         let config = &config;
         order.tell("waits for its turn", 0.0);
         let mut having = Some(turn());
-        let number = self.promised().next_number();
+        let number = {
+            let mut promised = self.promised();
+            let number = promised.next_number();
+            promised.promise(number, 0);
+            number
+        };
+        // Trying one may take minutes, as its layers say, and nothing of it is sized by what the others leave.
+        let apart = Format::of(&config.file_name()) == Format::Tensors;
+        if apart {
+            having = None;
+        }
         let brought = (|| {
             let devices = match engines {
                 Engines::Llama => Devices::look().map_err(said)?,
@@ -239,6 +277,7 @@ impl Manager {
             self.check_file(number, config)?;
             let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
             let loaded = Loaded { held, ..loaded };
+            having = having.take().or_else(|| Some(turn()));
             let weights = loop {
                 let room = Room::beside(self.setup.machine, self.promised().beside(number));
                 let sized = placing::place(&room, &devices, vec![loaded.clone()], self.setup.digest, &sink);
@@ -269,6 +308,9 @@ impl Manager {
                 }
             };
             self.promised().promise(number, weights.sizes.bytes());
+            if apart {
+                having = None;
+            }
             order.tell("its threads start", 0.0);
             let started = self.setup.starter.start(number, &weights).map_err(said)?;
             Ok(Brought { number, weights, started })
@@ -293,8 +335,8 @@ impl Manager {
         let Brought { number, weights, started } = brought;
         let Some(api) = self.api() else { return Err("the server ends".to_owned()) };
         let (health, files) = (started.model.health.clone(), weights.loaded.mapped_files());
-        let (id, ended) = (&order.model, started.ended.clone());
-        let replaced = api.publish(started.model.clone()).map_err(|error| {
+        let (id, Started { model, ended, bounds }) = (&order.model, started);
+        let replaced = api.publish(model.clone()).map_err(|error| {
             // Nobody has asked it for anything.
             self.promised().release(number);
             error.to_string()
@@ -304,7 +346,7 @@ impl Manager {
             let mut state = self.state();
             if let Ok(resident) = state.resident(id) {
                 resident.config = config;
-                resident.hold(number, &weights, &Started { model: started.model, ended });
+                resident.hold(number, &weights, &Started { model, ended, bounds });
             }
         }
         // What it was given serves until its last request has ended.

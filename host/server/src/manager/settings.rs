@@ -2,6 +2,7 @@
 use camshaft_api::ModelRefusal;
 use serde_json::{Map, Value};
 
+use crate::bounds;
 use crate::config::{self, ModelConfig};
 
 /// Keys that say which file a model has: another one takes the place of all of them.
@@ -27,6 +28,14 @@ pub(super) fn over(before: &ModelConfig, settings: Map<String, Value>) -> Result
     }
     all.extend(settings);
     read(all)
+}
+
+/// The settings that bound what a model runs at once, `null` where there is no bound.
+pub(super) fn limits(config: &ModelConfig) -> Map<String, Value> {
+    // It is written into requests for settings in the same way.
+    let written = serde_json::to_value(config).unwrap_or_default();
+    let limit = |key: &&str| ((*key).to_owned(), written.get(*key).cloned().unwrap_or_default());
+    bounds::KEYS.iter().map(limit).collect()
 }
 
 /// # Errors

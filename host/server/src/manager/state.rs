@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_core::engine::ModelKind;
 use camshaft_registry::InUse;
 use crossbeam_channel::{Receiver, TryRecvError};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::book::Book;
-use crate::config::{ModelConfig, ModelSource, Origins};
+use crate::bounds::ModelBounds;
+use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
+use crate::error::ServerError;
+use crate::models;
 use crate::start::{Started, now};
 use crate::weights::Weights;
 
@@ -46,6 +50,7 @@ pub(super) struct Hold {
     pub(super) workers: u32,
     /// Disconnected when nothing of it is in memory any more.
     pub(super) ended: Receiver<Infallible>,
+    bounds: watch::Sender<ModelBounds>,
     /// Keeps its file in the cache of models.
     _held: Option<Arc<InUse>>,
 }
@@ -53,10 +58,15 @@ pub(super) struct Hold {
 /// A model, in memory or not.
 #[derive(Debug)]
 pub(super) struct Resident {
+    /// What is in force: with the adapters that operators have loaded since, and without those that they have unloaded.
     pub(super) config: ModelConfig,
+    /// Adapters that the file named when they were last loaded as it said.
+    pub(super) listed: Vec<AdapterConfig>,
     pub(super) origin: Origin,
     /// `None`: it is not in memory.
     pub(super) held: Option<Hold>,
+    /// What it was when it was in memory last.
+    kind: Option<ModelKind>,
     /// Versions before it whose last requests still run.
     pub(super) draining: Vec<Hold>,
     pub(super) since: u64,
@@ -73,7 +83,7 @@ pub(super) struct Resident {
     /// Whether one was in flight then, and how often the model had been asked for.
     in_use: bool,
     asked: u64,
-    /// When it could not be changed.
+    /// When it could not be brought into memory.
     failed: Option<Instant>,
     /// When it came into memory.
     pub(super) came: Instant,
@@ -87,6 +97,7 @@ impl Hold {
             caching_workers: weights.loaded.caching_workers(),
             workers: weights.loaded.workers(),
             ended: started.ended.clone(),
+            bounds: started.bounds.clone(),
             _held: weights.loaded.held.clone(),
         }
     }
@@ -100,9 +111,11 @@ impl Resident {
     pub(super) fn new(config: ModelConfig, origin: Origin) -> Self {
         let instant = Instant::now();
         Self {
+            listed: config.adapter.clone(),
             config,
             origin,
             held: None,
+            kind: None,
             draining: Vec::new(),
             since: now(),
             swaps: 0,
@@ -121,11 +134,47 @@ impl Resident {
     /// It is in memory from now on. What was there before is drained.
     pub(super) fn hold(&mut self, number: usize, weights: &Weights, started: &Started) {
         let before = self.held.replace(Hold::new(number, weights, started));
+        self.kind = Some(weights.loaded.kind());
         self.swaps += u64::from(before.is_some());
         self.draining.extend(before);
         (self.used, self.came, self.since) = (Instant::now(), Instant::now(), now());
         (self.in_use, self.asked) = (false, 0);
         self.last_error = None;
+    }
+
+    /// What it is from now on where that needs no other weights. What is in memory of it follows.
+    ///
+    /// # Errors
+    /// A setting is none of such a model: it could not be loaded again.
+    pub(super) fn reconfigure(&mut self, config: ModelConfig) -> Result<(), ServerError> {
+        if let Some(kind) = self.kind.or(config.expected_kind()) {
+            models::settings_fit(&config, kind)?;
+        }
+        if let Some(hold) = &self.held {
+            // Nobody listens any more if its threads have ended.
+            let _ = hold.bounds.send(ModelBounds::of(&config));
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    /// What the file says, with the adapters that operators have loaded and unloaded since it last said something else of them.
+    pub(super) fn followed(&self, file: &ModelConfig) -> ModelConfig {
+        let is_in = |list: &[AdapterConfig], id: &str| list.iter().any(|adapter| adapter.id == id);
+        let mut config = file.clone();
+        if config.adapter == self.listed {
+            config.adapter.clone_from(&self.config.adapter);
+            return config;
+        }
+        let own =
+            self.config.adapter.iter().filter(|own| !is_in(&self.listed, &own.id) && !is_in(&file.adapter, &own.id));
+        config.adapter.extend(own.cloned());
+        config
+    }
+
+    /// Its adapters were changed to these.
+    pub(super) fn adapt(&mut self, adapters: Vec<AdapterConfig>) {
+        (self.config.adapter, self.last_error) = (adapters, None);
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -139,7 +188,9 @@ impl Resident {
     /// It could not be changed.
     pub(super) fn fail(&mut self, why: &str) {
         self.last_error = Some(why.to_owned());
-        self.failed = Some(Instant::now());
+        if self.held.is_none() {
+            self.failed = Some(Instant::now());
+        }
     }
 
     /// Why it could not be loaded a moment ago, so that it is not tried again at once.
@@ -190,6 +241,7 @@ impl Resident {
             last_error: self.last_error.clone(),
             operation: self.operation.clone(),
             draining: self.draining.len(),
+            limits: super::settings::limits(&self.config),
         }
     }
 }
@@ -233,7 +285,8 @@ pub(super) fn same(a: &ModelConfig, b: &ModelConfig) -> bool {
     plain(a) == plain(b)
 }
 
-/// Whether a model that is in memory by one configuration needs no other weights, sizes or threads for the other.
+/// Whether a model that is in memory by one configuration needs no other weights, sizes or threads for the other. Adapters come
+/// and go beside them.
 pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
     let of = |config: &ModelConfig| ModelConfig {
         weight: 1.0,
@@ -242,7 +295,35 @@ pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
         load: Default::default(),
         keep_alive: None,
         swap: Default::default(),
-        ..config.clone()
+        adapter: Vec::new(),
+        ..ModelBounds::unset(config.clone())
     };
     same(&of(a), &of(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(adapters: &[(&str, &str)]) -> ModelConfig {
+        let adapter = |(id, path): &(&str, &str)| AdapterConfig { id: (*id).into(), path: path.into(), scale: 1.0 };
+        ModelConfig { adapter: adapters.iter().map(adapter).collect(), ..ModelConfig::default() }
+    }
+
+    #[test]
+    fn the_file_decides_on_its_adapters_and_keeps_those_of_operators() {
+        let check = |now: &[(&str, &str)], file: &[(&str, &str)], expected: &[(&str, &str)]| {
+            let mut resident = Resident::new(config(&[("a", "1"), ("b", "1")]), Origin::File);
+            resident.config = config(now);
+            assert_eq!(resident.followed(&config(file)).adapter, config(expected).adapter, "{now:?} {file:?}");
+        };
+        let listed = [("a", "1"), ("b", "1")];
+        // What the file says of adapters has not changed: what operators did stays.
+        check(&[("a", "1"), ("c", "1")], &listed, &[("a", "1"), ("c", "1")]);
+        // It has: it decides on its own ones, old and new.
+        check(&[("a", "1"), ("c", "1")], &[("b", "1")], &[("b", "1"), ("c", "1")]);
+        check(&listed, &[("a", "2"), ("b", "1")], &[("a", "2"), ("b", "1")]);
+        check(&[("a", "1"), ("b", "1"), ("c", "1")], &[("c", "2")], &[("c", "2")]);
+        check(&[("a", "1"), ("b", "1"), ("c", "1")], &[], &[("c", "1")]);
+    }
 }

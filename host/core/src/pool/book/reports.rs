@@ -96,10 +96,9 @@ impl PoolBook {
     fn end(&mut self, id: RequestId, event: SchedulerEvent) {
         let Some(worker) = self.worker_of(id) else { return };
         if let Some(request) = self.requests.remove(&id) {
-            self.bury(request);
+            self.bury(request, event);
         }
         self.affinity.ended(id);
-        self.events.push(event);
         if let Some(account) = self.workers.get_mut(&worker) {
             account.ended(id);
         }
