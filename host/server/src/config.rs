@@ -3,6 +3,7 @@
 //! Each key stands in one struct, which gives its type, default, bounds and description; the schema, the check for
 //! unknown keys, the list of keys in force and the report of a reload are derived from these.
 mod auto;
+mod choices;
 mod environment;
 mod error;
 mod fixed;
@@ -24,6 +25,7 @@ mod validate;
 mod whole;
 
 pub use auto::Auto;
+pub use choices::{BackendKey, FlashKey, KindKey, KvTypeKey, LoadKey, SwapKey};
 pub use error::{ConfigError, Refused};
 pub use fixed::{DiskConfig, Fixed, LogFormat, TlsFiles};
 pub use keys::Wrong;
@@ -34,9 +36,7 @@ pub(crate) use load::model_of;
 pub(crate) use load::read_file;
 pub use load::{ConfigSnapshot, Effective, Sources};
 pub use lost::Lost;
-pub use model::{
-    AdapterConfig, BackendKey, FlashKey, Format, KindKey, KvTypeKey, LoadKey, ModelConfig, ModelSource, SwapKey,
-};
+pub use model::{AdapterConfig, Format, ModelConfig, ModelSource};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
 pub(crate) use quantity::DurationValue;

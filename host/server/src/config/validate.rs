@@ -7,10 +7,11 @@ use camshaft_policy::WrongGrant;
 use camshaft_registry::Source;
 
 use super::auto::Auto;
+use super::choices::{FlashKey, KindKey, KvLayoutKey, KvTypeKey};
 use super::fixed::{ClientAuth, Fixed};
 use super::keys::Wrong;
 use super::live::Live;
-use super::model::{FlashKey, KindKey, KvLayoutKey, KvTypeKey, ModelConfig};
+use super::model::ModelConfig;
 use super::telling;
 use super::tree::{Node, Source as Origin};
 use super::whole::Config;
