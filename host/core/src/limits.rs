@@ -1,4 +1,5 @@
 //! The bounds of a client's request, in one place.
+use std::time::Duration;
 
 /// The range of a request field. Past it, the request is refused with a 400 that names field, value and bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +34,8 @@ pub const RUN_BYTES: u64 = 1 << 30;
 /// Rows of a batch of several requests of a tensor model, at most and unless configured.
 pub const BATCH_ROWS: u32 = 4096;
 pub const DEFAULT_BATCH_ROWS: u32 = 32;
+/// The longest that a request to a tensor model waits for others.
+pub const BATCH_WINDOW: Duration = Duration::from_secs(1);
 /// `top_logprobs` of a chat request.
 pub const TOP_LOGPROBS: Range = Range { min: 0.0, max: 20.0 };
 /// `logprobs` of a completion request.

@@ -112,7 +112,6 @@ impl Worker {
         let active = self.roster.active();
         // Others may have the places of paused sequences.
         let free_sequences = self.roster.kv.free_sequences() as usize + self.roster.running.len() - active;
-        let free_sequences = free_sequences.min(self.roster.most.saturating_sub(active));
         let ready = self.roster.waiting.iter().filter(|s| s.placement.is_ready()).count();
         let all = self.roster.running.iter().chain(&self.roster.waiting);
         WorkerFacts {

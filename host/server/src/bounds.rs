@@ -59,12 +59,13 @@ impl ModelBounds {
         BatchLimits { size: bounds.step_tokens.map_or(limits.size, |tokens| tokens.min(limits.size)), ..limits }
     }
 
-    /// Of batches of tensors, whose size is in rows. A model that takes one request at a time has no others.
+    /// Of batches of tensors, whose size is in rows.
     pub(crate) fn of_rows(limits: BatchLimits, bounds: &Self) -> BatchLimits {
-        if limits.inputs <= 1 {
-            return limits;
-        }
         let rows = bounds.batch_rows;
-        BatchLimits { size: rows, inputs: rows as usize, window: bounds.batch_window }
+        BatchLimits {
+            size: limits.size.min(rows),
+            inputs: limits.inputs.min(rows as usize),
+            window: limits.window.min(bounds.batch_window),
+        }
     }
 }

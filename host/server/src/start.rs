@@ -329,8 +329,8 @@ impl Starter {
         let config = weights.config();
         let id = &config.id;
         let make = {
-            let (model, rows, window) = (model.clone(), config.batch_size, config.batch_window.0);
-            move || Ok(Predictor::new(model.clone(), rows, window))
+            let model = model.clone();
+            move || Ok(Predictor::new(model.clone()))
         };
         let (jobs, ()) =
             self.start_batches(weights, ("predictor", ModelBounds::of_rows), beginning, |_: &Predictor| (), make)?;

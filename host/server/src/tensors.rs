@@ -89,6 +89,6 @@ impl ReadModel {
 pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
     let model = read(path)?.load(BackendChoice::Cpu)?;
     // A model may not take the numbers that are tried. What ends the process would end the server, too.
-    let _ = Predictor::new(model.into(), 1, Duration::ZERO).warm_up();
+    let _ = Predictor::new(model.into()).warm_up();
     Ok(())
 }

@@ -72,7 +72,7 @@ fn differ(alone: &[Tensor], together: &[Tensor]) -> Option<String> {
 }
 
 fn check(model: &Arc<TensorModel>, requests: &[Rows]) {
-    let together = Predictor::new(model.clone(), 64, Duration::ZERO).compute(requests).unwrap();
+    let together = Predictor::new(model.clone()).compute(requests).unwrap();
     for (request, output) in requests.iter().zip(together) {
         let Predicted { tensors, .. } = output.unwrap();
         assert_eq!(
@@ -116,7 +116,7 @@ fn requests_of_different_lengths_share_a_run_and_those_of_too_different_ones_do_
         Rows { tensors: [of(7.0), of(1.0)].into(), rows: 1 }
     };
     let model = loaded(&made::encoder());
-    let mut predictor = Predictor::new(model, 64, Duration::ZERO);
+    let mut predictor = Predictor::new(model);
     assert_eq!(predictor.batch().size, 64);
     let outputs = predictor.compute(&[text(6), text(8), text(3), text(5)]).unwrap();
     let outputs: Vec<Predicted> = outputs.into_iter().map(Result::unwrap).collect();
@@ -134,7 +134,7 @@ fn a_request_that_cannot_be_computed_fails_alone_beside_padded_ones() {
     };
     let model = loaded(&made::encoder());
     let requests = [text(4, 3.0), text(6, 1e9), text(5, 2.0)];
-    let outputs = Predictor::new(model.clone(), 64, Duration::ZERO).compute(&requests).unwrap();
+    let outputs = Predictor::new(model.clone()).compute(&requests).unwrap();
     assert!(outputs[1].is_err());
     for place in [0, 2] {
         let alone = model.run(&requests[place].tensors).unwrap();

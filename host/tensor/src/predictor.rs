@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed, InputError};
-use camshaft_core::limits::RUN_BYTES;
+use camshaft_core::limits::{BATCH_ROWS, BATCH_WINDOW, RUN_BYTES};
 use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
 use crate::facts::Joining;
@@ -24,18 +24,11 @@ const PLANNED: usize = 32;
 #[derive(Debug)]
 pub struct Predictor {
     model: Arc<TensorModel>,
-    /// Of a model whose requests may be computed together.
-    batch: BatchLimits,
 }
 
 impl Predictor {
-    /// `rows`: of a batch of several requests, at most.
-    pub fn new(model: Arc<TensorModel>, rows: u32, window: Duration) -> Self {
-        let batch = match model.facts.joining {
-            Joining::Proven => BatchLimits { size: rows.max(1), inputs: rows.max(1) as usize, window },
-            Joining::OneAtATime { .. } => BatchLimits { size: 1, inputs: 1, window: Duration::ZERO },
-        };
-        Self { model, batch }
+    pub fn new(model: Arc<TensorModel>) -> Self {
+        Self { model }
     }
 
     fn alone(&self, input: &Rows) -> Computed<Predicted> {
@@ -114,8 +107,12 @@ impl BatchModel for Predictor {
     type Input = Rows;
     type Output = Predicted;
 
+    /// As much as the model may ever take at once.
     fn batch(&self) -> BatchLimits {
-        self.batch
+        match self.model.facts.joining {
+            Joining::Proven => BatchLimits { size: BATCH_ROWS, inputs: BATCH_ROWS as usize, window: BATCH_WINDOW },
+            Joining::OneAtATime { .. } => BatchLimits { size: 1, inputs: 1, window: Duration::ZERO },
+        }
     }
 
     fn warm_up(&mut self) -> Result<(), EngineError> {

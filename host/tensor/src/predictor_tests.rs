@@ -17,7 +17,7 @@ fn rows(tensors: Vec<Tensor>) -> Rows {
 }
 
 fn predictor(graph: &Graph) -> Predictor {
-    Predictor::new(Arc::new(graph.load().unwrap()), 32, Duration::from_millis(1))
+    Predictor::new(Arc::new(graph.load().unwrap()))
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn are_close(a: f32, b: f32, rounding: f32) -> bool {
 
 fn check_batch(graph: &Graph, requests: &[Rows], rounding: f32) {
     let model = loaded(graph);
-    let mut predictor = Predictor::new(model.clone(), 64, Duration::ZERO);
+    let mut predictor = Predictor::new(model.clone());
     assert_eq!(predictor.batch().size, 64, "{}", model.facts.joining);
     let together = predictor.compute(requests).unwrap();
     for (request, output) in requests.iter().zip(together) {
@@ -228,7 +228,7 @@ fn a_batch_that_would_take_too_much_memory_is_computed_in_parts() {
     let inputs: Vec<Rows> = (0..3).map(|value| request(value as f32)).collect();
     assert!(model.run_bytes(&[&[2, 400_000]]).unwrap() <= RUN_BYTES);
     assert!(model.run_bytes(&[&[3, 400_000]]).unwrap() > RUN_BYTES);
-    let outputs = Predictor::new(model, 8, Duration::ZERO).compute(&inputs).unwrap();
+    let outputs = Predictor::new(model).compute(&inputs).unwrap();
     assert!(outputs.iter().all(|output| output.as_ref().unwrap().tensors[0].shape() == [1, 400_000]));
 }
 

@@ -95,7 +95,7 @@ fn each_request_of_a_batch_gets_the_classes_of_its_own_images() {
     for name in ["digits.toml", "digits-onnx.toml"] {
         let model = Arc::new(model(&format!("config/digits/{name}")));
         assert_eq!(model.facts.joining, Joining::Proven, "{name}");
-        let mut predictor = Predictor::new(model, 32, Duration::ZERO);
+        let mut predictor = Predictor::new(model);
         let requests = [images(&pixels, &[0, 1, 2]), images(&pixels, &[3]), images(&pixels, &[4, 5])];
         let together = predictor.compute(&requests).unwrap();
         for (request, together) in requests.iter().zip(together) {
@@ -166,7 +166,7 @@ fn times_of_different_lengths_are_padded_where_no_layer_looks_ahead() {
         Rows { tensors: [Tensor::new(Datatype::Fp32, vec![1, length, 3], bytes).unwrap()].into(), rows: 1 }
     };
     let requests = [times(5), times(9), times(6), times(2)];
-    let together = Predictor::new(model.clone(), 32, Duration::ZERO).compute(&requests).unwrap();
+    let together = Predictor::new(model.clone()).compute(&requests).unwrap();
     for (request, together) in requests.iter().zip(together) {
         let (alone, together) = (model.run(&request.tensors).unwrap(), together.unwrap().tensors);
         assert_eq!(alone[0].shape(), together[0].shape());
@@ -186,7 +186,7 @@ fn a_batch_gives_all_kinds_of_layers_what_each_request_alone_gets() {
     for layout in ["torch", "burn"] {
         let model = Arc::new(model(&format!("tests/fixtures/models/burn/layers-{layout}.toml")));
         assert_eq!(model.facts.joining, Joining::Proven);
-        let mut predictor = Predictor::new(model.clone(), 32, Duration::ZERO);
+        let mut predictor = Predictor::new(model.clone());
         assert_eq!(predictor.batch().size, 32);
         let requests = [ids(2, &given), ids(1, &given[5..]), ids(1, &[0, 0, 11, 0, 0]), ids(1, &given[..5])].map(rows);
         // One is out of range: the others do not notice.

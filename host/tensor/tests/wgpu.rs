@@ -203,7 +203,7 @@ fn given_wgpu_workers_share_a_network_and_batches_give_what_each_request_alone_g
         for worker in 0..4 {
             let (gpu, cpu, images) = (gpu.clone(), cpu.clone(), &images);
             scope.spawn(move || {
-                let mut predictor = Predictor::new(gpu, 32, Duration::ZERO);
+                let mut predictor = Predictor::new(gpu);
                 for round in 0..10 {
                     let requests = [images(1 + worker, round), images(2, round + worker), images(3, worker)];
                     for (request, given) in requests.iter().zip(predictor.compute(&requests).unwrap()) {
