@@ -388,6 +388,45 @@ fn what_a_model_and_a_tenant_run_at_once_changes_while_their_requests_run() {
     assert_eq!(admin(&server, "POST", "/admin/models/none/limits", &json!({})).status, 404);
 }
 
+#[test]
+fn what_is_set_while_a_model_is_being_changed_is_refused_and_not_lost() {
+    let hold = "[policy]\ndeadline = \"2s\"\n[settings]\nbehave = \"spin\"\n";
+    let models = "[[model]]\nid = \"demo\"\nthreads = 1\n[[model]]\nid = \"other\"\npath = \"demo\"\nthreads = 1\n";
+    let server = Setup::new().config(models).guest("sampler", "10-hold", hold).start();
+    let body = json!({"model": "other", "prompt": "1, 2, 3,", "max_tokens": 400, "stream": true});
+    let socket = server.client.begin(&Request::post(COMPLETIONS, &body));
+    eventually("it runs", || {
+        let in_flight = server.metrics().count("camshaft_requests_in_flight", &[]);
+        if in_flight >= 1.0 { Ok(()) } else { Err(in_flight) }
+    });
+    // Its last request keeps it.
+    let begun = admin(&server, "DELETE", "/admin/models/other", &json!({}));
+    let operation = begun.json()["id"].as_str().expect("an id").to_owned();
+    for (path, body) in [("limits", json!({"max-sequences": 3})), ("weight", json!({"weight": 2})), ("swap", json!({}))]
+    {
+        let refused = admin(&server, "POST", &format!("{MODELS}/other/{path}"), &body);
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (409, &json!("model_busy")), "{path}");
+        assert!(refused.text().contains(&operation), "{}", refused.text());
+    }
+    // The others are not disturbed.
+    assert_eq!(admin(&server, "POST", "/admin/models/demo/limits", &json!({"max-sequences": 3})).status, 200);
+    drop(socket);
+    assert_eq!(ended(&server, &begun)["state"], "done");
+}
+
+#[test]
+fn regression_a_file_with_more_new_models_than_operators_may_order_at_once_loads_them_all() {
+    let server = Setup::new().start();
+    let linear = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/linear.onnx");
+    let models: String = (0..20).map(|n| format!("[[model]]\nid = \"m{n}\"\npath = {linear:?}\n")).collect();
+    server.write_config(&format!("[[model]]\nid = \"demo\"\n{models}"));
+    eventually("all serve", || {
+        let states = states(&server);
+        let ready = states.as_object().expect("states").values().filter(|state| **state == "ready").count();
+        if ready == 21 { Ok(()) } else { Err(states) }
+    });
+}
+
 fn model_swaps(server: &Server) -> u64 {
     model(server, "demo")["swaps"].as_u64().expect("a number")
 }

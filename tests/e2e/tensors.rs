@@ -1,7 +1,7 @@
 //! Tensor models: predictions over HTTP, next to a model that generates, and files that are refused.
 use std::path::PathBuf;
 
-use camshaft_tests::{Request, Response, Setup, api_keys, plugin};
+use camshaft_tests::{Request, Response, Server, Setup, api_keys, plugin};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
@@ -301,10 +301,45 @@ fn requests_of_several_clients_are_computed_together_and_the_log_says_whether_a_
             });
         }
     });
-    let metrics = server.metrics();
-    let (sum, count) =
-        (metrics.count("camshaft_batch_requests_sum", &[]), metrics.count("camshaft_batch_requests_count", &[]));
+    let (sum, count) = batches(&server);
     assert!(sum == 48.0 && count < sum, "{sum} requests in {count} batches");
+}
+
+/// Requests and batches of a server's tensor models so far.
+fn batches(server: &Server) -> (f64, f64) {
+    let metrics = server.metrics();
+    (metrics.count("camshaft_batch_requests_sum", &[]), metrics.count("camshaft_batch_requests_count", &[]))
+}
+
+#[test]
+fn batches_and_their_memory_grow_and_shrink_while_the_model_runs() {
+    let server = Setup::new().config(&format!("{}batch-size = 1\nbatch-window = \"1s\"\n", model("slow"))).start();
+    let limits = |body: Value| {
+        let request = Request::post("/admin/models/slow/limits", &body);
+        let answer = server.admin.send(&request);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        server.admin.get("/admin/models/slow").json()["memory_bytes"].as_u64().unwrap()
+    };
+    // Whether requests that come at once share batches.
+    let are_shared = || {
+        let before = batches(&server);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| server.client.ask(PREDICT, &json!({"input": [vec![1.0; 2000]]})));
+            }
+        });
+        let after = batches(&server);
+        assert_eq!(after.0 - before.0, 8.0);
+        after.1 - before.1 < 8.0
+    };
+    let small = limits(json!({}));
+    assert!(!are_shared(), "as configured");
+    let large = limits(json!({"batch-size": 4096}));
+    assert!(large > small, "{small} {large}");
+    assert!(are_shared());
+    assert_eq!(limits(json!({"batch-size": 1})), small);
+    assert!(!are_shared());
+    assert_eq!(server.admin.get("/admin/models/slow").json()["swaps"], 0);
 }
 
 /// A request to the encoder, with its mask or without.

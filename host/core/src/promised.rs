@@ -44,6 +44,20 @@ impl Promised {
         self.models.insert(model, bytes).unwrap_or_default()
     }
 
+    /// A model takes another number of bytes from now on.
+    ///
+    /// # Errors
+    /// They are more than it had, and more than the others leave: how many those leave.
+    pub fn resize(&mut self, model: usize, bytes: u64) -> Result<(), u64> {
+        let left = self.machine.memory.saturating_sub(self.beside(model));
+        let had = self.models.get(&model).copied().unwrap_or_default();
+        if bytes > had && bytes > left {
+            return Err(left);
+        }
+        self.promise(model, bytes);
+        Ok(())
+    }
+
     /// A model is gone.
     pub fn release(&mut self, model: usize) {
         self.models.remove(&model);
@@ -102,6 +116,17 @@ mod tests {
         assert_eq!(promised.take(1), Err(0));
         promised.release(taken);
         assert!(promised.take(500).is_ok());
+    }
+
+    #[test]
+    fn a_model_grows_into_what_the_others_leave_and_not_a_byte_further() {
+        let mut promised = promised();
+        promised.take(300).unwrap();
+        assert_eq!(promised.resize(0, 601), Err(600));
+        assert_eq!(promised.beside(usize::MAX), 800, "nothing has changed");
+        promised.resize(0, 600).unwrap();
+        promised.resize(0, 200).unwrap();
+        assert_eq!(promised.beside(usize::MAX), 600);
     }
 
     #[test]

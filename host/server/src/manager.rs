@@ -18,6 +18,7 @@ use camshaft_core::threads::Spawner;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
+use self::change::Order;
 use self::state::{Origin, Resident, State};
 use crate::bounds;
 use crate::cache_plan::CacheShare;
@@ -117,8 +118,7 @@ impl Manager {
         let mut state = self.state();
         let Some(resident) = state.residents.get_mut(id) else {
             state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::File));
-            drop(state);
-            return self.begin_wanted(config);
+            return self.begin_wanted(state, config);
         };
         if resident.operation.is_some() {
             resident.next = Some(Some(config.clone()));
@@ -126,50 +126,48 @@ impl Manager {
         }
         resident.origin = Origin::File;
         let (wanted, listed) = (resident.followed(config), config.adapter.clone());
-        if resident.is_loaded() && !state::same_weights(&resident.config, config) {
-            drop(state);
-            let begun = self.begin(Change::Swap, id, move |manager, order| {
+        if !resident.is_loaded() {
+            (resident.config, resident.listed) = (wanted, listed);
+            return self.begin_wanted(state, config);
+        }
+        if !state::same_weights(&resident.config, config) {
+            return self.begin_told(state, Change::Swap, id, move |manager, order| {
                 manager.swap_to(order, wanted)?;
                 manager.note_listed(order, listed);
                 Ok(())
             });
-            return told(id, begun);
-        }
-        if !resident.is_loaded() {
-            (resident.config, resident.listed) = (wanted, listed);
-            drop(state);
-            return self.begin_wanted(config);
         }
         let adapters = resident.config.adapter.clone();
         let same_adapters = adapters == wanted.adapter;
-        let reconfigured = resident.reconfigure(ModelConfig { adapter: adapters, ..wanted.clone() });
-        drop(state);
-        if let Err(error) = reconfigured {
-            tracing::error!(model = id, %error, "the model is not changed");
+        let reconfigured = ModelConfig { adapter: adapters, ..wanted.clone() };
+        if let Err(error) = resident.reconfigure(reconfigured, &self.setup.starter.promised) {
+            tracing::error!(model = id, error, "the model is not changed");
             return;
+        }
+        if !same_adapters {
+            self.begin_told(state, Change::Adapters, id, move |manager, order| {
+                manager.set_adapters(order, wanted.adapter)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
+        } else {
+            drop(state);
         }
         if let Some(api) = self.api() {
             api.set_naming(&config.naming());
         }
-        if same_adapters {
-            return;
-        }
-        let begun = self.begin(Change::Adapters, id, move |manager, order| {
-            manager.set_adapters(order, wanted.adapter)?;
-            manager.note_listed(order, listed);
-            Ok(())
-        });
-        told(id, begun);
     }
 
     /// Loads a model that is to be in memory, and says of the others that they sleep.
-    fn begin_wanted(&self, config: &ModelConfig) {
+    fn begin_wanted(&self, state: MutexGuard<'_, State>, config: &ModelConfig) {
         let Some(api) = self.api() else { return };
         if config.load == LoadKey::OnDemand {
+            drop(state);
             return self.say_asleep(&api, config);
         }
+        // Before it may be there.
         api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        told(&config.id, self.begin(Change::Load, &config.id, Self::load_now));
+        self.begin_told(state, Change::Load, &config.id, Self::load_now);
     }
 
     fn want_gone(&self, id: &str) {
@@ -179,8 +177,22 @@ impl Manager {
             resident.next = Some(None);
             return;
         }
+        self.begin_told(state, Change::Unload, id, Self::unload_now);
+    }
+
+    /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
+    fn begin_told(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) {
+        let entered = self.enter(&mut state, change, id);
         drop(state);
-        told(id, self.begin(Change::Unload, id, Self::unload_now));
+        if let Err(refusal) = entered.and_then(|entered| self.run(entered, work)) {
+            tracing::error!(model = id, %refusal, "the model is not changed");
+        }
     }
 
     fn sleepers(&self) -> Vec<ModelConfig> {
@@ -199,13 +211,6 @@ impl Manager {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Says what came of an order that nobody waits for.
-fn told(id: &str, begun: Result<Operation, ModelRefusal>) {
-    if let Err(refusal) = begun {
-        tracing::error!(model = id, %refusal, "the model is not changed");
     }
 }
 
@@ -236,13 +241,17 @@ impl ModelControl for Manager {
     }
 
     fn swap(&self, id: &str, settings: Map<String, Value>) -> Result<Operation, ModelRefusal> {
-        let before = self.state().resident(id)?.config.clone();
-        let config = settings::over(&before, settings)?;
-        if config.id != *id {
-            return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
-        }
-        self.state().check_names(&config)?;
-        self.begin(Change::Swap, id, move |manager, order| manager.swap_to(order, config))
+        let (entered, config) = {
+            let mut state = self.state();
+            let config = settings::over(&state.resident(id)?.config, settings)?;
+            if config.id != *id {
+                return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
+            }
+            state.check_names(&config)?;
+            state.operations.check_room()?;
+            (self.enter(&mut state, Change::Swap, id)?, config)
+        };
+        self.run(entered, move |manager, order| manager.swap_to(order, config))
     }
 
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
@@ -253,7 +262,7 @@ impl ModelControl for Manager {
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {
         let naming = {
             let mut state = self.state();
-            let resident = state.resident(id)?;
+            let resident = state.at_rest(id)?;
             let config = ModelConfig { weight, ..resident.config.clone() };
             settings::check(&config)?;
             resident.config = config;
@@ -269,9 +278,9 @@ impl ModelControl for Manager {
             return Err(ModelRefusal::Invalid(format!("limits: unknown key {key:?}; there are {keys}")));
         }
         let mut state = self.state();
-        let resident = state.resident(id)?;
+        let resident = state.at_rest(id)?;
         let config = settings::over(&resident.config, limits)?;
-        resident.reconfigure(config).map_err(|error| ModelRefusal::Invalid(error.to_string()))
+        resident.reconfigure(config, &self.setup.starter.promised).map_err(ModelRefusal::Invalid)
     }
 
     fn load_adapter(&self, model: &str, _: &Adapters, wanted: &WantedAdapter) -> Result<Arc<Adapter>, AdapterRefusal> {
@@ -296,7 +305,7 @@ impl ModelControl for Manager {
             let mut state = self.state();
             let resident = state.resident(id)?;
             if resident.is_loaded() && resident.operation.is_none() {
-                // Somebody else has just waked it. The asker may have left.
+                // Somebody else has just woken it. The asker may have left.
                 let _ = wakes.send(Ok(()));
                 return Ok(woken);
             }

@@ -9,7 +9,7 @@ use camshaft_core::sizes::Cut;
 use crossbeam_channel::RecvTimeoutError;
 
 use super::Manager;
-use super::state::{Hold, Origin};
+use super::state::{Hold, Origin, State};
 use crate::config::{Format, LoadKey, ModelConfig, ModelSource, SwapKey};
 use crate::devices::Devices;
 use crate::error::ServerError;
@@ -34,6 +34,9 @@ pub(super) struct Order {
     pub(super) model: String,
     manager: Arc<Manager>,
 }
+
+/// An operation that has begun, as it is told, and as it is carried out.
+pub(super) type Entered = (Operation, Order);
 
 /// A model that has come into memory and that nobody can ask for yet.
 pub(super) struct Brought {
@@ -64,7 +67,23 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
     ) -> Result<Operation, ModelRefusal> {
-        let (operation, order) = self.enter(change, id)?;
+        let entered = {
+            let mut state = self.state();
+            state.operations.check_room()?;
+            self.enter(&mut state, change, id)?
+        };
+        self.run(entered, work)
+    }
+
+    /// Has a thread carry out an operation that has begun.
+    ///
+    /// # Errors
+    /// The server ends, or has no thread for it.
+    pub(super) fn run(
+        &self,
+        (operation, order): Entered,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) -> Result<Operation, ModelRefusal> {
         let ending = order.clone();
         let body = move || {
             let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
@@ -88,7 +107,11 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Order) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (_, order) = self.enter(change, id)?;
+        let (_, order) = {
+            let mut state = self.state();
+            state.operations.check_room()?;
+            self.enter(&mut state, change, id)?
+        };
         let done = catch_unwind(AssertUnwindSafe(|| work(&order)));
         let said = match &done {
             Ok(done) => done.as_ref().map(drop).map_err(ToString::to_string),
@@ -98,19 +121,16 @@ impl Manager {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn enter(&self, change: Change, id: &str) -> Result<(Operation, Order), ModelRefusal> {
+    /// Notes that a model is being changed from now on. Whoever decides on the change by what the model is keeps `state` from there
+    /// to here.
+    ///
+    /// # Errors
+    /// It is being changed already.
+    pub(super) fn enter(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
         let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
-        let operation = {
-            let mut state = self.state();
-            state.operations.check_room()?;
-            let resident = state.resident(id)?;
-            if let Some(operation) = resident.operation.clone() {
-                return Err(ModelRefusal::Busy { model: id.to_owned(), operation });
-            }
-            let operation = state.operations.begin(change, id);
-            state.resident(id)?.operation = Some(operation.id.clone());
-            operation
-        };
+        state.at_rest(id)?;
+        let operation = state.operations.begin(change, id);
+        state.resident(id)?.operation = Some(operation.id.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
         let order = Order { operation: operation.id.clone(), model: id.to_owned(), manager };
         Ok((operation, order))

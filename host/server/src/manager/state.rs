@@ -1,22 +1,24 @@
 //! What is known of each model that is configured, in memory or not.
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use camshaft_api::{ModelRefusal, Residence, Usage};
 use camshaft_core::engine::ModelKind;
+use camshaft_core::promised::Promised;
 use camshaft_registry::InUse;
+use camshaft_tensor::TensorModel;
 use crossbeam_channel::{Receiver, TryRecvError};
 use tokio::sync::{oneshot, watch};
 
 use super::book::Book;
 use crate::bounds::ModelBounds;
 use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
-use crate::error::ServerError;
 use crate::models;
+use crate::sizing::mib;
 use crate::start::{Started, now};
-use crate::weights::Weights;
+use crate::weights::{Weights, WeightsSource};
 
 /// Models that a server may have, in memory or not.
 const MOST_MODELS: usize = 256;
@@ -51,6 +53,8 @@ pub(super) struct Hold {
     /// Disconnected when nothing of it is in memory any more.
     pub(super) ended: Receiver<Infallible>,
     bounds: watch::Sender<ModelBounds>,
+    /// What its memory follows from, if it computes batches of tensors.
+    tensors: Option<Weak<TensorModel>>,
     /// Keeps its file in the cache of models.
     _held: Option<Arc<InUse>>,
 }
@@ -98,12 +102,25 @@ impl Hold {
             workers: weights.loaded.workers(),
             ended: started.ended.clone(),
             bounds: started.bounds.clone(),
+            tensors: match &weights.loaded.source {
+                WeightsSource::Tensors { model, .. } => Some(Arc::downgrade(model)),
+                WeightsSource::Llama { .. } | WeightsSource::Fake(_) => None,
+            },
             _held: weights.loaded.held.clone(),
         }
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    /// Bytes that it takes with batches of another size than it has.
+    fn bytes_with(&self, before: &ModelConfig, config: &ModelConfig) -> u64 {
+        let model = self.tensors.as_ref().and_then(Weak::upgrade);
+        model.map_or(self.bytes, |model| {
+            let of = |config: &ModelConfig| model.memory_bytes(self.workers, config.batch_size);
+            self.bytes.saturating_sub(of(before)).saturating_add(of(config))
+        })
     }
 }
 
@@ -145,12 +162,19 @@ impl Resident {
     /// What it is from now on where that needs no other weights. What is in memory of it follows.
     ///
     /// # Errors
-    /// A setting is none of such a model: it could not be loaded again.
-    pub(super) fn reconfigure(&mut self, config: ModelConfig) -> Result<(), ServerError> {
+    /// A setting is none of such a model, which could not be loaded again, or there is too little memory for it.
+    pub(super) fn reconfigure(&mut self, config: ModelConfig, promised: &Mutex<Promised>) -> Result<(), String> {
         if let Some(kind) = self.kind.or(config.expected_kind()) {
-            models::settings_fit(&config, kind)?;
+            models::settings_fit(&config, kind).map_err(|error| error.to_string())?;
         }
-        if let Some(hold) = &self.held {
+        if let Some(hold) = &mut self.held {
+            let bytes = hold.bytes_with(&self.config, &config);
+            let mut promised = promised.lock().unwrap_or_else(PoisonError::into_inner);
+            promised.resize(hold.number, bytes).map_err(|left| {
+                let rows = config.batch_size;
+                format!("batch-size {rows}: needs {}, {} free", mib(bytes), mib(left))
+            })?;
+            hold.bytes = bytes;
             // Nobody listens any more if its threads have ended.
             let _ = hold.bounds.send(ModelBounds::of(&config));
         }
@@ -251,6 +275,18 @@ impl State {
     /// There is no such model.
     pub(super) fn resident(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
         self.residents.get_mut(id).ok_or_else(|| ModelRefusal::Unknown(id.to_owned()))
+    }
+
+    /// A model that nothing changes at the moment. What is set on another one would be lost when the operation ends.
+    ///
+    /// # Errors
+    /// There is no such model, or it is being changed.
+    pub(super) fn at_rest(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
+        let resident = self.resident(id)?;
+        match resident.operation.clone() {
+            None => Ok(resident),
+            Some(operation) => Err(ModelRefusal::Busy { model: id.to_owned(), operation }),
+        }
     }
 
     /// # Errors
