@@ -47,8 +47,7 @@ enum Command {
     #[command(hide = true)]
     ProbeModel {
         path: PathBuf,
-        lora: Option<PathBuf>,
-        /// Of requests, each to be tried by itself.
+        /// Each is tried by itself.
         #[arg(long)]
         adapter: Vec<PathBuf>,
     },
@@ -372,7 +371,7 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
             return Ok(camshaft_policy::compile_here(&cache_dir, hook, addresses, bounds));
         }
-        Command::ProbeModel { path, lora, adapter } => probe::probe_here(&path, lora, &adapter),
+        Command::ProbeModel { path, adapter } => probe::probe_here(&path, &adapter),
         Command::TryDevices { trial } => placing::try_here(&trial),
         Command::TryBackend { path, named } => gpu_trial::try_here(&path, named),
         Command::Devices => Devices::look().and_then(|devices| check::print(&devices.table())),

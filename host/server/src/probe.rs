@@ -14,8 +14,7 @@ use camshaft_core::ids::{SeqId, Token};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::sampling::Row;
 use camshaft_engine::{
-    AdapterOptions, EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
-    parts_of,
+    EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, parts_of,
 };
 use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::{SIGKILL, SIGXCPU};
@@ -44,7 +43,7 @@ const WORDS_BYTES: u64 = 64 << 10;
 /// What is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tried<'a> {
-    /// The model, with its adapter and those of its configuration.
+    /// The model, with the adapters of its configuration.
     Model,
     Draft,
     /// This adapter, with the model.
@@ -81,27 +80,24 @@ pub(crate) fn probe(
     tried: Tried<'_>,
     bar: &LoadBar,
 ) -> Result<Outcome, ServerError> {
-    let own = config.lora.as_deref();
-    let listed = || config.adapter.iter().map(|adapter| &*adapter.path).collect::<Vec<_>>();
-    let (lora, adapters, key) = match tried {
-        Tried::Draft => (None, Vec::new(), "draft-model"),
-        Tried::Model => (own, listed(), if own.is_some() { "lora" } else { "path" }),
-        Tried::Adapter(adapter) => (own, vec![adapter], "adapter"),
+    let own = config.lora.iter().map(|path| ("lora", &**path));
+    let listed = config.adapter.iter().map(|adapter| ("adapter", &*adapter.path));
+    // In the order in which the other process comes to them.
+    let files: Vec<(&str, &Path)> = match tried {
+        Tried::Draft => vec![("draft-model", path)],
+        Tried::Model => [("path", path)].into_iter().chain(own).chain(listed).collect(),
+        Tried::Adapter(adapter) => [("path", path)].into_iter().chain(own).chain([("adapter", adapter)]).collect(),
     };
-    let key = if tried == Tried::Model && own.is_none() && !adapters.is_empty() { "adapter" } else { key };
-    let bounds = bounds(path, lora.into_iter().chain(adapters.iter().copied()));
+    let adapters = || files.iter().skip(1).map(|(_, path)| *path);
+    let bounds = bounds(path, adapters());
     let program = own_program().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
-    command.arg("probe-model").arg(path).args(lora);
-    command.args(adapters.iter().flat_map(|adapter| [Path::new("--adapter"), *adapter]));
+    command.arg("probe-model").arg(path);
+    command.args(adapters().flat_map(|adapter| [Path::new("--adapter"), adapter]));
     let failed = |error| ServerError::internal("start the probe of a model", error);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar, Builder::new);
-    let path = match (&adapters[..], lora) {
-        // Without it the model is known to be good, or more likely to be.
-        ([adapter], _) if key == "adapter" => adapter,
-        (_, lora) => lora.unwrap_or(path),
-    };
+    let (key, path) = files.get(bar.file()).copied().unwrap_or(("path", path));
     let model = |problem| ServerError::model(&config.id, &config.origins, key, problem);
     match ended.map_err(failed)? {
         Ended::ByItself(status) if status.success() => Ok(Outcome::Good),
@@ -193,23 +189,22 @@ fn file_bytes(path: &Path) -> u64 {
     parts_of(path).iter().map(|part| bytes(part)).fold(0, u64::saturating_add)
 }
 
-/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, and renders a few
-/// conversations.
+/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, another one under
+/// each adapter, and renders a few conversations.
 ///
 /// # Errors
 /// The file cannot be served.
-pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>, adapters: &[PathBuf]) -> Result<(), ServerError> {
+pub(crate) fn probe_here(path: &Path, adapters: &[PathBuf]) -> Result<(), ServerError> {
     fn bad<T>(path: &Path, result: Result<T, impl Into<ModelProblem>>) -> Result<T, ServerError> {
         let id = path.to_string_lossy();
         result.map_err(|problem| ServerError::model(&id, &Origins::default(), "path", problem))
     }
-    let bounded = bound_this_process(bounds(path, lora.iter().chain(adapters).map(PathBuf::as_path)));
+    let bounded = bound_this_process(bounds(path, adapters.iter().map(PathBuf::as_path)));
     bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
     if Format::of(path) == Format::Tensors {
         return bad(path, tensors::try_here(path));
     }
-    let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
-    let load = LoadOptions { adapter, progress: Some(progress::tell_parent()), ..LoadOptions::default() };
+    let load = LoadOptions { progress: Some(progress::tell_parent()), ..LoadOptions::default() };
     let is_demo = path == Path::new(demo::NAME);
     let model = if is_demo { demo::load(&load) } else { LoadedModel::from_file(path, &load) };
     let model = bad(path, model)?;
@@ -233,7 +228,8 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>, adapters: &[PathBuf
     batch.push(Token(0), 0, SeqId(0), true);
     bad(path, engine.decode(&batch))?;
     bad(path, Row::default().load(engine.logits(0)).map_err(|error| EngineError::Failed(error.to_string())))?;
-    for adapter in adapters {
+    for (i, adapter) in adapters.iter().enumerate() {
+        progress::tell_file(i + 1);
         engine.truncate(SeqId(0), 0);
         let loaded = bad(adapter, model.load_adapter(adapter))?;
         batch.adapters = AdapterSet::new([(loaded.digest(), 1.0)]);
@@ -241,6 +237,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>, adapters: &[PathBuf
         let row = Row::default().load(engine.logits(0));
         bad(adapter, row.map_err(|error| EngineError::Failed(error.to_string())))?;
     }
+    progress::tell_file(0);
     drop(engine);
     render_samples(&model);
     Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use camshaft_api::Readiness;
 use camshaft_engine::LoadProgress;
@@ -13,6 +13,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) const MODELS: &str = "models";
 /// Length of a bar: per cent.
 const WHOLE: u64 = 100;
+/// Begins a line that says which file comes next.
+const FILE: &str = "file ";
 
 /// Who hears how far a model is: of each stage, per cent. By default nobody.
 #[derive(Clone, Default)]
@@ -53,6 +55,8 @@ pub(crate) struct LoadBar(Arc<Told>);
 struct Told {
     bar: ProgressBar,
     sink: ProgressSink,
+    /// Which of its files the process is at that loads them first.
+    file: AtomicUsize,
 }
 
 impl Told {
@@ -68,7 +72,7 @@ impl LoadBar {
         let bar = ProgressBar::new(WHOLE).with_prefix(model.to_owned());
         let style = ProgressStyle::with_template("model {prefix}: {msg:8} [{bar:40}] {percent:>3} %");
         let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self(Arc::new(Told { bar, sink: sink.clone() }))
+        Self(Arc::new(Told { bar, sink: sink.clone(), file: AtomicUsize::new(0) }))
     }
 
     /// Shows the progress of a stage that has just begun.
@@ -84,8 +88,15 @@ impl LoadBar {
         for line in BufReader::new(said).lines().map_while(Result::ok) {
             if let Ok(per_cent) = line.parse::<u64>() {
                 self.0.tell("checking", per_cent.min(WHOLE));
+            } else if let Some(file) = line.strip_prefix(FILE).and_then(|file| file.parse().ok()) {
+                self.0.file.store(file, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Which of its files the process was at that [`LoadBar::follow`] followed: the model's has the number 0.
+    pub(crate) fn file(&self) -> usize {
+        self.0.file.load(Ordering::Relaxed)
     }
 }
 
@@ -97,6 +108,12 @@ impl Drop for LoadBar {
 
 fn per_cent(part: f32) -> u64 {
     (part.clamp(0.0, 1.0) * WHOLE as f32) as u64
+}
+
+/// Writes a line to standard output that says which file comes next.
+pub(crate) fn tell_file(number: usize) {
+    // The parent may be gone; then nobody needs it.
+    let _ = writeln!(std::io::stdout(), "{FILE}{number}");
 }
 
 /// Writes a line to standard output for each per cent that is done.
