@@ -123,8 +123,8 @@ pub struct LlamaEngine {
     /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
     last_copy: Option<(SeqId, Vec<u8>)>,
     spare: Spare,
-    /// What the context applies.
-    adapters: AdapterSet,
+    /// What the context applies, if that is known.
+    adapters: Option<AdapterSet>,
 }
 
 impl LlamaEngine {
@@ -185,7 +185,7 @@ impl LlamaEngine {
             order: Vec::new(),
             last_copy: None,
             spare: Spare::default(),
-            adapters: AdapterSet::default(),
+            adapters: Some(AdapterSet::default()),
         })
     }
 
@@ -258,8 +258,7 @@ impl Engine for LlamaEngine {
 
     fn forget_adapter(&mut self, adapter: AdapterDigest) {
         if self.context.applies(adapter) {
-            self.adapters = AdapterSet::default();
-            self.context.apply(Vec::new());
+            self.adapters = self.context.apply(Vec::new()).then(AdapterSet::default);
         }
     }
 
@@ -354,7 +353,7 @@ impl Engine for LlamaEngine {
 impl LlamaEngine {
     /// Has the context compute under these adapters, if it does not.
     fn apply(&mut self, adapters: &AdapterSet) -> Result<(), EngineError> {
-        if *adapters == self.adapters {
+        if self.adapters.as_ref() == Some(adapters) {
             return Ok(());
         }
         let find = |one: &AdapterUse| {
@@ -363,11 +362,13 @@ impl LlamaEngine {
             Ok((found.ok_or_else(missing)?, one.scale()))
         };
         let found = adapters.uses().iter().map(find).collect::<Result<_, EngineError>>()?;
-        self.adapters = adapters.clone();
-        match self.context.apply(found) {
-            true => Ok(()),
-            false => Err(EngineError::Failed("llama.cpp refused the adapters".to_owned())),
+        // Where llama.cpp refuses, nobody knows what it applies.
+        self.adapters = None;
+        if !self.context.apply(found) {
+            return Err(EngineError::Failed("llama.cpp refused the adapters".to_owned()));
         }
+        self.adapters = Some(adapters.clone());
+        Ok(())
     }
 
     /// llama.cpp's number for the sequence: its stream, or its id in a pool.

@@ -168,8 +168,13 @@ impl Context {
             sys::llama_set_adapters_lora(self.raw.as_ptr(), raw.as_mut_ptr(), raw.len(), scales.as_mut_ptr())
         };
         self.plans = true;
+        if code != 0 {
+            // It may use any of them.
+            self.applied.extend(adapters);
+            return false;
+        }
         self.applied = adapters;
-        code == 0
+        true
     }
 
     /// Whether it applies an adapter, beside the model's own.
