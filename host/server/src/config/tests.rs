@@ -182,7 +182,19 @@ fn wrong_values_name_their_key() {
         ),
         (
             "[[model]]\nid = \"m\"\n[[model.adapter]]\nid = \"a\"\npath = \"x\"\n[[model]]\nid = \"m:a\"",
-            "model.1.id must not be the name of an adapter",
+            "model.1.id must not be the name of a model with an adapter, got \"m:a\"",
+        ),
+        (
+            "[[model]]\nid = \"m@1\"\n[[model.adapter]]\nid = \"a\"\npath = \"x\"\n[[model]]\nid = \"b\"\naliases = [\"m:a\"]",
+            "model.1.aliases must not be the name of a model with an adapter, got \"m:a\"",
+        ),
+        (
+            "[[model]]\nid = \"n:a\"\n[[model]]\nid = \"m\"\naliases = [\"n\"]\n[[model.adapter]]\nid = \"a\"\npath = \"x\"",
+            "must not be the name of a model with an adapter, got \"n:a\"",
+        ),
+        (
+            "[[model]]\nid = \"m\"\naliases = [\"m:a\"]\n[[model.adapter]]\nid = \"a\"\npath = \"x\"",
+            "model.0.aliases must not be the name of a model with an adapter, got \"m:a\"",
         ),
         ("[[model]]\nembeddings = true\ndraft-tokens = 1", "model.0.draft-tokens"),
         ("[[model]]\nembeddings = true\nkind = \"generate\"", "model.0.kind"),

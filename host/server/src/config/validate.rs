@@ -186,13 +186,18 @@ fn adapters(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut
         }
     }
     // Requests could not tell them apart.
-    let is_adapter_of = |base: &ModelConfig, name: &str| {
-        let adapter = name.strip_prefix(&base.id).and_then(|rest| rest.strip_prefix(':'));
-        adapter.is_some_and(|adapter| base.adapter.iter().any(|of| of.id == adapter))
+    let names = |of: &ModelConfig| [of.id.clone(), of.naming().name].into_iter().chain(of.aliases.clone());
+    let adapter = |base: &ModelConfig, name: &str| {
+        let (of, adapter) = name.rsplit_once(':')?;
+        let has = base.adapter.iter().any(|of| of.id == adapter);
+        (has && names(base).any(|name| name == of)).then(|| name.to_owned())
     };
-    if let Some(other) = earlier.iter().find(|other| is_adapter_of(other, &model.id) || is_adapter_of(model, &other.id))
-    {
-        wrong("id", format!("must not be the name of an adapter: {:?} and {:?} are one name", model.id, other.id));
+    let clash = |a: &ModelConfig, b: &ModelConfig| names(a).find_map(|name| adapter(b, &name));
+    let one =
+        std::iter::once(model).chain(earlier).find_map(|other| clash(model, other).or_else(|| clash(other, model)));
+    if let Some(name) = one {
+        let key = if names(model).take(2).any(|own| own == name) { "id" } else { "aliases" };
+        wrong(key, format!("must not be the name of a model with an adapter, got {name:?}"));
     }
 }
 
@@ -214,11 +219,16 @@ fn naming(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&
     {
         wrong("id", format!("must be a name, or a name and a version (name@version), got {:?}", model.id));
     }
-    let is_bad = |name: &String| name.is_empty() || name.chars().count() > 256 || name.chars().any(char::is_control);
+    let is_bad = |name: &String| {
+        name.is_empty() || name.chars().count() > limits::NAME_CHARS || name.chars().any(char::is_control)
+    };
     if let Some(alias) = model.aliases.iter().find(|alias| is_bad(alias)) {
         wrong(
             "aliases",
-            format!("must have 1 to 256 characters each, none of them a control character, got {alias:?}"),
+            format!(
+                "must have 1 to {} characters each, none of them a control character, got {alias:?}",
+                limits::NAME_CHARS
+            ),
         );
     }
     for other in earlier {
