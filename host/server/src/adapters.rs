@@ -81,7 +81,7 @@ impl Source {
     /// # Errors
     /// There is too little.
     fn room_for(&self, path: &Path) -> Result<Taken, String> {
-        // Whoever cannot read it hears that elsewhere.
+        // One that cannot be read is refused when it is loaded.
         let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
         let promised = &self.base.promised;
         let free = machine::look().memory;

@@ -1,7 +1,6 @@
 //! Files of tensor models: read within a bound, and loaded.
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
 use camshaft_engine::EngineLoadError;

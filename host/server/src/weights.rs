@@ -167,7 +167,7 @@ impl Loaded {
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
             WeightsSource::Llama { model, draft } => {
-                // They lie beside the weights, and each is about as large as its file. Whoever cannot read it hears that elsewhere.
+                // They lie beside the weights, and each is about as large as its file. One that cannot be read is refused when it is loaded.
                 let adapters = config.lora.iter().chain(config.adapter.iter().map(|adapter| &adapter.path));
                 let bytes = adapters.filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
                 let adapter = bytes.fold(0, u64::saturating_add);

@@ -73,7 +73,7 @@ pub(crate) async fn infer(
     let Path(rest) = rest?;
     let path = ModelPath::read(&rest);
     match api.model_for(path.name, &caller) {
-        // It is waked once the body has been read.
+        // It is woken once the body has been read.
         Ok(_) | Err(FlowError::Asleep(_)) => {}
         Err(error) => return Err(error.into()),
     }

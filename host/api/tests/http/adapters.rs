@@ -195,6 +195,12 @@ async fn operators_load_list_and_unload_adapters() {
     assert_eq!(last(&server), AdapterSet::new([(digest("new"), 1.0)]));
 }
 
+/// A body of this many bytes.
+fn padded(bytes: usize) -> Value {
+    let body = |path: &str| json!({"id": "long", "path": path});
+    body(&"x".repeat(bytes - body("").to_string().len()))
+}
+
 #[tokio::test]
 async fn what_cannot_be_loaded_is_refused_by_what_is_wrong() {
     let server = server(Rules::default()).await;
@@ -207,11 +213,13 @@ async fn what_cannot_be_loaded_is_refused_by_what_is_wrong() {
         (json!({"id": "a", "path": ".x"}), 400, "invalid_request_error - path"),
         (json!({"id": "a", "path": "x", "weight": 1}), 400, "invalid_request_error invalid_json -"),
         (json!({"id": "a"}), 400, "invalid_request_error invalid_json -"),
-        (json!({"id": "a", "path": "x".repeat(20_000)}), 413, "invalid_request_error request_too_large -"),
+        (padded(16_385), 413, "invalid_request_error request_too_large -"),
     ] {
         let reply = server.order("POST", ADAPTERS, &body.to_string()).await;
         assert_eq!(reply.error(status).0, kind, "{}", reply.text);
     }
+    let reply = server.order("POST", ADAPTERS, &padded(16_384).to_string()).await;
+    assert_eq!(reply.status, 201, "as large as a body may be: {}", reply.text);
     server.order("POST", ADAPTERS, "{").await.error(400);
     // A model without a source of adapters, and none at all.
     let body = json!({"id": "a", "path": "x"}).to_string();
