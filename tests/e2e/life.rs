@@ -396,8 +396,8 @@ fn what_is_set_while_a_model_is_being_changed_is_refused_and_not_lost() {
     let body = json!({"model": "other", "prompt": "1, 2, 3,", "max_tokens": 400, "stream": true});
     let socket = server.client.begin(&Request::post(COMPLETIONS, &body));
     eventually("it runs", || {
-        let in_flight = server.metrics().count("camshaft_requests_in_flight", &[]);
-        if in_flight >= 1.0 { Ok(()) } else { Err(in_flight) }
+        let running = server.metrics().count("camshaft_requests_running", &[("model", "other")]);
+        if running == 1.0 { Ok(()) } else { Err(running) }
     });
     // Its last request keeps it.
     let begun = admin(&server, "DELETE", "/admin/models/other", &json!({}));
@@ -416,10 +416,11 @@ fn what_is_set_while_a_model_is_being_changed_is_refused_and_not_lost() {
 
 #[test]
 fn regression_a_file_with_more_new_models_than_operators_may_order_at_once_loads_them_all() {
-    let server = Setup::new().start();
+    let demo = "[[model]]\nid = \"demo\"\nthreads = 1\n";
+    let server = Setup::new().config(demo).start();
     let linear = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/linear.onnx");
     let models: String = (0..20).map(|n| format!("[[model]]\nid = \"m{n}\"\npath = {linear:?}\n")).collect();
-    server.write_config(&format!("[[model]]\nid = \"demo\"\n{models}"));
+    server.write_config(&format!("{demo}{models}"));
     eventually("all serve", || {
         let states = states(&server);
         let ready = states.as_object().expect("states").values().filter(|state| **state == "ready").count();
