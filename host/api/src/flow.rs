@@ -48,3 +48,4 @@ pub(crate) mod turns;
 pub(crate) mod unary;
 pub(crate) mod validate;
 pub(crate) mod vectors;
+pub(crate) mod waiting;

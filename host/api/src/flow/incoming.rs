@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
-use camshaft_core::message::WorkerError;
 use camshaft_core::quota::Demand;
-use tokio::time::timeout_at;
 
 use crate::flow::answers::Answers;
 use crate::flow::api::Api;
@@ -18,6 +16,7 @@ use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
+use crate::flow::waiting::{self, within};
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -75,27 +74,20 @@ impl Incoming {
         loop {
             match self.read_once(timeout, &reading, read.clone()).await {
                 // The text is still there.
-                Err(FlowError::Asleep(model)) => self.wake(reading.chosen.timeout().or(timeout), model).await?,
+                Err(FlowError::Asleep(model)) => {
+                    let timeout = reading.chosen.timeout().or(timeout).unwrap_or(self.api.limits().timeout);
+                    waiting::wake(&self.api, model, self.exchange.started().checked_add(timeout)).await?;
+                }
                 read => {
                     self.text = String::new();
                     if let Some(meant) = reading.chosen.instead_of() {
                         self.exchange.set_instead_of(&meant);
+                        waiting::wake_meanwhile(&self.api, &meant);
                     }
                     return read;
                 }
             }
         }
-    }
-
-    /// Waits until a model that sleeps is in memory.
-    ///
-    /// # Errors
-    /// It cannot be loaded, or the deadline passes.
-    async fn wake(&self, timeout: Option<Duration>, model: String) -> Result<(), FlowError> {
-        let deadline = self.exchange.started().checked_add(timeout.unwrap_or(self.api.limits().timeout));
-        let refused = |why: String| FlowError::NotWoken { model: model.clone(), why };
-        let woken = self.api.life.wake(&model).map_err(|refusal| refused(refusal.to_string()))?;
-        within(deadline, woken).await?.map_err(|_| FlowError::PoolGone)?.map_err(refused)
     }
 
     async fn read_once<T: Send + 'static>(
@@ -182,13 +174,4 @@ impl Incoming {
 struct Reading {
     answers: Answers,
     chosen: Chosen,
-}
-
-/// # Errors
-/// 504: the deadline passes first.
-async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, FlowError> {
-    match deadline {
-        Some(deadline) => Ok(timeout_at(deadline.into(), work).await.map_err(|_| WorkerError::DeadlineExceeded)?),
-        None => Ok(work.await),
-    }
 }

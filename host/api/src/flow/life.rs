@@ -77,6 +77,8 @@ pub struct Residence {
     pub draining: usize,
     /// Bounds of what it runs at once that can be changed meanwhile, by the configuration's keys.
     pub limits: Map<String, Value>,
+    /// All that the configuration or orders have set, by the configuration's keys.
+    pub settings: Map<String, Value>,
 }
 
 /// How a model in memory is used.

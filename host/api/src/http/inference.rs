@@ -13,6 +13,7 @@ use crate::flow::backend::PredictBackend;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::predict::{self, Protocol};
+use crate::flow::waiting;
 use crate::http::body;
 use crate::http::error::ApiError;
 use crate::http::open_inference::{Asks, ModelPath};
@@ -52,15 +53,23 @@ pub(crate) async fn describe(
 ) -> Result<Response, ApiError> {
     let Path(rest) = rest?;
     let path = ModelPath::read(&rest);
-    let served = api.model_for(path.name, &caller)?.served;
+    let find = || api.model_for(path.name, &caller);
+    let found = match find() {
+        Err(FlowError::Asleep(_)) => None,
+        found => Some(found?),
+    };
     check_version(&path)?;
     match path.asks {
         Asks::Infer => Err(not_allowed(&request, Method::POST)),
         Asks::Ready => {
-            served.serves()?;
+            // Requests wait for one that sleeps.
+            found.map_or(Ok(()), |found| found.served.serves())?;
             Ok(Json(json!({"name": path.name, "ready": true})).into_response())
         }
-        Asks::Metadata => Ok(Json(metadata(path.name, served.predictor()?)).into_response()),
+        Asks::Metadata => {
+            let served = waiting::awake(&api, find).await?.served;
+            Ok(Json(metadata(path.name, served.predictor()?)).into_response())
+        }
     }
 }
 

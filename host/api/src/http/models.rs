@@ -14,6 +14,7 @@ use crate::flow::backend::{Backend, Model, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::flow::catalog::Entry;
 use crate::flow::error::FlowError;
+use crate::flow::waiting;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
 use crate::wire::tensor_objects::SpecObject;
@@ -174,7 +175,8 @@ pub(crate) async fn info(
     query: Result<Query<InfoQuery>, QueryRejection>,
 ) -> Result<Json<TensorModelInfo>, ApiError> {
     let Query(InfoQuery { model }) = query.map_err(ApiError::Query)?;
-    let served = api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller)?.served;
+    let find = || api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller);
+    let served = waiting::awake(&api, find).await?.served;
     let facts = TensorFacts::from(served.predictor()?);
     Ok(Json(TensorModelInfo { name: served.model.id.clone(), kind: ModelKind::Predict, facts }))
 }

@@ -5,9 +5,12 @@ use std::string::FromUtf8Error;
 
 use camshaft_policy::FileError;
 
-use super::keys::Wrong;
+use super::keys::{Why, Wrong};
 use super::lost::Lost;
 use super::tree::{MisplacedKey, Node, Source, Syntax};
+
+/// What keys of an order have before them while they are read.
+const ORDERED: &str = "model.0.";
 
 /// What is wrong with a source of the configuration, or with a value in it.
 #[derive(Debug, thiserror::Error)]
@@ -57,5 +60,18 @@ impl Refused {
 impl ConfigError {
     pub(super) fn values(wrong: Vec<Wrong>, tree: &Node) -> Self {
         Self::Values(wrong.into_iter().map(|wrong| Refused::new(wrong, tree)).collect())
+    }
+
+    /// Of an order for one model, whose keys have nothing before them, and which came from nowhere else.
+    pub(super) fn of_order(self) -> Self {
+        let Self::Values(mut refused) = self else { return self };
+        for Refused { wrong, origin } in &mut refused {
+            let key = wrong.key.strip_prefix(ORDERED).unwrap_or(&wrong.key).to_owned();
+            if let Why::Rule(rule) = &mut wrong.why {
+                *rule = rule.replacen(&wrong.key, &key, 1);
+            }
+            (wrong.key, *origin) = (key, None);
+        }
+        Self::Values(refused)
     }
 }

@@ -189,7 +189,7 @@ pub(crate) fn model_of(settings: serde_json::Map<String, serde_json::Value>) -> 
     let models = toml::Table::from_iter([("model".to_owned(), Value::Array(vec![Value::Table(table)]))]);
     tree.merge(Node::of(Value::Table(models), &source));
     complete_models(&mut tree)?;
-    let (mut config, _) = checked(tree, &Keys::new())?;
+    let (mut config, _) = checked(tree, &Keys::new()).map_err(ConfigError::of_order)?;
     Ok(config.live.model.remove(0))
 }
 

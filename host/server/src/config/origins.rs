@@ -29,8 +29,12 @@ impl Origins {
         Self { section: format!("{}{section}.", self.section), written: self.written.clone() }
     }
 
-    /// Where a key of this section was written, and its name in the whole configuration.
+    /// Where a key of this section was written, and its name in the whole configuration. What an order wrote has no name there, and
+    /// came from nowhere else.
     pub(crate) fn at(&self, key: &str) -> Origin {
+        if self.written.values().any(|source| *source == Source::Order) {
+            return Origin { key: key.to_owned(), source: None };
+        }
         let key = format!("{}{key}", self.section);
         let source = self.written.get(&key).cloned();
         Origin { key, source }

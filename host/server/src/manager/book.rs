@@ -7,6 +7,8 @@ use crate::start::now;
 
 /// Operations that are remembered.
 const MOST: usize = 256;
+/// The stage of an operation that has done what it was to do, unless it says more.
+const DONE: &str = "done";
 /// Operations that run at once.
 const MOST_RUNNING: usize = 16;
 
@@ -50,8 +52,8 @@ impl Book {
     /// One that has nothing to do.
     pub(super) fn done(&mut self, change: Change, model: &str, stage: &str) -> Operation {
         let id = self.begin(change, model).id;
-        self.tell(&id, stage, 1.0);
         self.end(&id, None);
+        self.tell(&id, stage, 1.0);
         self.get(&id).unwrap_or_else(|| self.begin(change, model))
     }
 
@@ -66,7 +68,8 @@ impl Book {
         let Some(operation) = self.at(id) else { return };
         operation.state = if error.is_some() { OperationState::Failed } else { OperationState::Done };
         if error.is_none() {
-            operation.progress = 1.0;
+            // Where it failed is what the stage says of one that did.
+            (operation.progress, operation.stage) = (1.0, DONE.to_owned());
         }
         (operation.error, operation.ended) = (error, Some(now()));
     }

@@ -38,6 +38,16 @@ pub(super) fn limits(config: &ModelConfig) -> Map<String, Value> {
     bounds::KEYS.iter().map(limit).collect()
 }
 
+/// The settings that are not what a model has that says nothing.
+pub(super) fn set(config: &ModelConfig) -> Map<String, Value> {
+    let written = |config: &ModelConfig| match serde_json::to_value(config) {
+        Ok(Value::Object(keys)) => keys,
+        _ => Map::new(),
+    };
+    let usual = written(&ModelConfig::default());
+    written(config).into_iter().filter(|(key, value)| key == "id" || usual.get(key) != Some(value)).collect()
+}
+
 /// # Errors
 /// A setting is out of bounds.
 pub(super) fn check(config: &ModelConfig) -> Result<(), ModelRefusal> {

@@ -266,6 +266,7 @@ impl Resident {
             operation: self.operation.clone(),
             draining: self.draining.len(),
             limits: super::settings::limits(&self.config),
+            settings: super::settings::set(&self.config),
         }
     }
 }
