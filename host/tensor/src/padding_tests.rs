@@ -1,8 +1,8 @@
 //! Requests of different lengths together give what each of them gives alone.
 use std::sync::Arc;
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
+use camshaft_core::limits::BATCH_ROWS;
 use camshaft_core::tensor::{Datatype, Number, Predicted, Rows, Tensor};
 use proptest::prelude::*;
 
@@ -117,7 +117,7 @@ fn requests_of_different_lengths_share_a_run_and_those_of_too_different_ones_do_
     };
     let model = loaded(&made::encoder());
     let mut predictor = Predictor::new(model);
-    assert_eq!(predictor.batch().size, 64);
+    assert_eq!(predictor.batch().size, BATCH_ROWS);
     let outputs = predictor.compute(&[text(6), text(8), text(3), text(5)]).unwrap();
     let outputs: Vec<Predicted> = outputs.into_iter().map(Result::unwrap).collect();
     let lengths: Vec<usize> = outputs.iter().map(|output| output.tensors[0].shape()[1]).collect();

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
+use camshaft_core::limits::BATCH_ROWS;
 use camshaft_core::tensor::{Computing, Datatype, Number, Rows, Tensor};
 use camshaft_tensor::{BackendChoice, GatherError, Joining, Predictor, TensorLoadError, TensorModel, gather, load};
 use serde_json::Value;
@@ -187,7 +187,7 @@ fn a_batch_gives_all_kinds_of_layers_what_each_request_alone_gets() {
         let model = Arc::new(model(&format!("tests/fixtures/models/burn/layers-{layout}.toml")));
         assert_eq!(model.facts.joining, Joining::Proven);
         let mut predictor = Predictor::new(model.clone());
-        assert_eq!(predictor.batch().size, 32);
+        assert_eq!(predictor.batch().size, BATCH_ROWS);
         let requests = [ids(2, &given), ids(1, &given[5..]), ids(1, &[0, 0, 11, 0, 0]), ids(1, &given[..5])].map(rows);
         // One is out of range: the others do not notice.
         let failed = predictor.compute(&requests).unwrap();
