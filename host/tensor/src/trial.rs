@@ -5,6 +5,7 @@
 use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::tensor::{Axis, Datatype, Number, Signature, Tensor, TensorSpec};
 
+use crate::error::shown;
 use crate::ragged::{TRIED, joined_shapes};
 
 /// The lengths that are tried: a request's own, and that of a longer one beside it.
@@ -34,57 +35,87 @@ pub(crate) struct Model<'a> {
     pub(crate) together: Together<'a>,
 }
 
-/// Computes requests alone and together.
+/// Computes requests of all pairs of lengths alone and together, with the largest integers that the model takes in every one of them:
+/// what it computes of one pair says nothing of the others.
 ///
 /// # Errors
-/// They differ, with both numbers; or the model computes none of them.
+/// They differ, with both numbers; or there are no such integers, with why the model does not compute a request.
 pub(crate) fn examine(model: &Model<'_>) -> Result<(), String> {
+    let mut why = String::new();
     for other in OTHERS {
         for most in INTEGERS {
-            let mut tried = false;
-            for (seed, (own, longer)) in PAIRS.into_iter().enumerate() {
-                for holes in [false, true] {
-                    let make = Make { model, other, most, holes };
-                    tried |= try_pair(&make, (own, longer), seed as u64 * 2 + u64::from(holes))?;
-                }
-            }
-            if tried {
-                return Ok(());
+            match try_all(model, other, most)? {
+                Tried::Computed => return Ok(()),
+                Tried::Refused(reason) => why = reason,
             }
         }
     }
-    Err(format!("none of the lengths 1 to 16 of {} could be tried on the model", model.axis))
+    Err(format!("padding along {} cannot be tried with all lengths from 1 to 16: {why}", shown(model.axis)))
 }
 
-/// False: the model computes one of the requests not even alone.
-fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result<bool, String> {
+/// What came of a trial in which no padding showed.
+enum Tried {
+    Computed,
+    /// The model does not compute one of the requests, not even alone.
+    Refused(String),
+}
+
+/// Tries all pairs of lengths, also where one is refused: padding may show in another.
+fn try_all(model: &Model<'_>, other: usize, most: u64) -> Result<Tried, String> {
+    let mut all = Tried::Computed;
+    for (seed, lengths) in PAIRS.into_iter().enumerate() {
+        for holes in [false, true] {
+            let make = Make { model, other, most, holes };
+            let one = try_pair(&make, lengths, seed as u64 * 2 + u64::from(holes))?;
+            if matches!(all, Tried::Computed) {
+                all = one;
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result<Tried, String> {
     let model = make.model;
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let Some(short) = make.request(1, own, &mut random) else { return Ok(false) };
-    let Some(long) = make.request(2, longer, &mut random) else { return Ok(false) };
+    let refused = |length: usize, why: &str| {
+        let Make { most, other, .. } = make;
+        let with = format!("with integers up to {most} and {other} for other axes of any length");
+        Ok(Tried::Refused(format!("{with}, a request of the length {length} is not computed: {}", shown(why))))
+    };
+    let large = format!("it takes more than {RUN_BYTES} bytes");
+    let Some(short) = make.request(1, own, &mut random) else { return refused(own, &large) };
+    let Some(long) = make.request(2, longer, &mut random) else { return refused(longer, &large) };
     let requests: [&[Tensor]; 2] = [&short, &long];
     let fits = |requests: &[&[Tensor]]| {
         let shapes = joined_shapes(requests)?;
         (model.bytes)(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)
     };
     if fits(&requests).is_none() {
-        return Ok(false);
+        return refused(longer, &large);
     }
-    let (Ok(short_alone), Ok(long_alone)) = ((model.alone)(&short), (model.alone)(&long)) else { return Ok(false) };
+    let short_alone = match (model.alone)(&short) {
+        Ok(given) => given,
+        Err(why) => return refused(own, &why),
+    };
+    let long_alone = match (model.alone)(&long) {
+        Ok(given) => given,
+        Err(why) => return refused(longer, &why),
+    };
     let together = (model.together)(&requests).map_err(|error| format!("padded from {own} to {longer}: {error}"))?;
     for (length, alone, padded) in [(own, short_alone, together.first()), (longer, long_alone, together.get(1))] {
         for ((spec, alone), padded) in model.signature.outputs.iter().zip(&alone).zip(padded.into_iter().flatten()) {
             if let Some(difference) = difference(alone, padded) {
-                let name = &spec.name;
                 return Err(format!(
-                    "padding shows in output {name}: of a request with {length} of {} {difference} beside one with {}",
-                    model.axis,
+                    "padding shows in output {}: of a request with {length} of {} {difference} beside one with {}",
+                    shown(&spec.name),
+                    shown(model.axis),
                     if length == own { longer } else { own },
                 ));
             }
         }
     }
-    Ok(true)
+    Ok(Tried::Computed)
 }
 
 /// The first numbers that differ, in words.
