@@ -3,18 +3,17 @@ use std::sync::Arc;
 
 use burn_ndarray::NdArray;
 use burn_wgpu::Wgpu;
-use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Datatype, Number, Tensor, volume};
+use camshaft_core::tensor::{Number, Tensor};
 
 use crate::error::TensorLoadError;
 use crate::gpu::{Gpu, NoGpu};
 use crate::joined::Requests;
 use crate::manifest::Layout;
 use crate::network::Network;
+use crate::ragged::joined_shapes;
+use crate::samples::{self, LENGTHS};
 use crate::weights::Weights;
 
-/// Lengths of axes of any length with which both are compared: some models take no short ones.
-const LENGTHS: [usize; 3] = [8, 32, 1];
 /// Bound of the difference between both, as a part of the largest number that a model gives.
 const TOLERANCE: f64 = 1e-2;
 
@@ -98,7 +97,7 @@ impl Accelerated {
     /// # Errors
     /// As [`Accelerated::run`].
     pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let shapes = together(requests);
+        let shapes = joined_shapes(requests).ok_or_else(|| "tensors that cannot be counted".to_owned())?;
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let requests = Requests::of(requests);
         self.either(&shapes, || self.network.run_together(&requests), || self.spare.run_together(&requests))
@@ -135,7 +134,9 @@ impl Accelerated {
 
     /// Computes some numbers on both.
     fn agrees(&self) -> Result<(), String> {
-        for inputs in LENGTHS.iter().filter_map(|&length| self.sample(length)) {
+        let graph = self.spare.graph();
+        let sample = |&length: &usize| samples::numbers(&graph.inputs, length, &|shapes| graph.run_bytes(shapes));
+        for inputs in LENGTHS.iter().filter_map(sample) {
             let Ok(expected) = self.spare.run(&inputs) else { continue };
             let given = self.gpu.in_turn(|| self.network.run(&inputs));
             if let Some(why) = self.gpu.failure() {
@@ -149,39 +150,6 @@ impl Accelerated {
         }
         Ok(())
     }
-
-    /// Numbers from 0 to 1 for each input; integers are indices, perhaps, so they are 0.
-    fn sample(&self, length: usize) -> Option<Vec<Tensor>> {
-        let graph = self.spare.graph();
-        let axis = |axis: &Axis| match axis {
-            Axis::Fixed(length) => *length,
-            Axis::Any(_) => length,
-        };
-        let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect();
-        graph.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
-        let tensor = |(datatype, shape): (Datatype, Vec<usize>)| match datatype {
-            Datatype::Fp32 => {
-                let numbers = (0..volume(&shape)?).map(|place| (place * 7 % 61) as f32 / 61.0);
-                Tensor::new(datatype, shape, numbers.flat_map(f32::to_le_bytes).collect()).ok()
-            }
-            _ => Tensor::zero(datatype, shape).ok(),
-        };
-        graph.inputs.iter().map(|spec| spec.datatype).zip(shapes).map(tensor).collect()
-    }
-}
-
-/// The shapes of the tensors that requests make together.
-fn together(requests: &[&[Tensor]]) -> Vec<Vec<usize>> {
-    let Some((first, others)) = requests.split_first() else { return Vec::new() };
-    let shape = |(place, tensor): (usize, &Tensor)| {
-        let mut shape = tensor.shape().to_vec();
-        let rows = |request: &&[Tensor]| request.get(place).and_then(|tensor| tensor.shape().first()).copied();
-        if let Some(first) = shape.first_mut() {
-            *first = others.iter().filter_map(rows).fold(*first, usize::saturating_add);
-        }
-        shape
-    };
-    first.iter().enumerate().map(shape).collect()
 }
 
 fn are_close(given: &Tensor, expected: &Tensor) -> bool {

@@ -15,6 +15,7 @@ mod predictor;
 mod preprocess;
 mod ragged;
 mod runtime;
+mod samples;
 mod source;
 mod trial;
 

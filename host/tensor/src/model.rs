@@ -9,13 +9,13 @@ use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
 use crate::ragged::{self, Ragged};
 use crate::runtime::{self, BackendChoice, Loaded, NDARRAY, Runtime};
+use crate::samples::{self, LENGTHS};
 use crate::source::Files;
 use crate::trial;
 
 /// Tensors that a request may carry.
 const INPUTS: usize = 64;
-/// Lengths of axes of any length with which a model's smallest request is looked for.
-const LENGTHS: [usize; 3] = [1, 8, 32];
+
 /// A loaded model. Workers share it.
 #[derive(Debug)]
 pub struct TensorModel {
@@ -145,11 +145,7 @@ impl TensorModel {
 
     /// Shapes of its inputs, with this length for all axes of any length.
     pub(crate) fn shapes(&self, length: usize) -> Vec<Vec<usize>> {
-        let axis = |axis: &Axis| match axis {
-            Axis::Fixed(length) => *length,
-            Axis::Any(_) => length,
-        };
-        self.signature.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect()
+        samples::shapes(&self.signature.inputs, |_, _| length)
     }
 
     /// Computes one tensor for each input, which [`Signature::check`] accepts.

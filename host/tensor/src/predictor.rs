@@ -1,7 +1,7 @@
 //! Computes requests on the thread of a worker: several at once, of a model whose rows have no influence on each other.
 //!
-//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a model's tensors nor from trying some
-//! numbers, and one client's would tell of another's.
+//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a
+//! model's tensors nor from trying some numbers, and one client's would tell of another's.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +14,8 @@ use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 use crate::facts::Joining;
 use crate::model::TensorModel;
 use crate::ragged::{fixed_key, joined_shapes};
+use crate::samples::{self, LENGTHS};
 
-/// Lengths of axes of any length with which a model is warmed up: some take no short ones.
-const LENGTHS: [usize; 3] = [8, 32, 1];
 /// The length with which its memory is planned.
 const PLANNED: usize = 32;
 
@@ -117,7 +116,8 @@ impl BatchModel for Predictor {
 
     fn warm_up(&mut self) -> Result<(), EngineError> {
         let mut failure = None;
-        for inputs in LENGTHS.iter().filter_map(|&length| zeros(&self.model, length)) {
+        let (inputs, bytes) = (&self.model.signature.inputs, |shapes: &[&[usize]]| self.model.run_bytes(shapes));
+        for inputs in LENGTHS.iter().filter_map(|&length| samples::zeros(inputs, length, &bytes)) {
             match self.model.run(&inputs) {
                 Ok(_) => return Ok(()),
                 Err(error) => failure = Some(error),
@@ -140,13 +140,6 @@ impl BatchModel for Predictor {
         let lost = || Err(InputError::Failed("a batch gave nothing for this input".to_owned()));
         Ok(computed.into_iter().map(|output| output.unwrap_or_else(lost)).collect())
     }
-}
-
-/// Inputs of a model, all zero. `None`: tensors of this size are not for a trial.
-fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
-    let shapes = model.shapes(length);
-    model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
-    model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
 #[cfg(test)]

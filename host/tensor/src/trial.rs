@@ -3,15 +3,14 @@
 //! Random requests are computed alone, and padded beside a longer one. No proof, as that of rows is: a mask is made of numbers. So
 //! floating-point numbers beyond the tried ones are never padded (`ragged`).
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Datatype, Number, Signature, Tensor, TensorSpec};
+use camshaft_core::tensor::{Datatype, Number, Signature, Tensor};
 
 use crate::error::shown;
 use crate::ragged::{TRIED, joined_shapes};
+use crate::samples::{self, LENGTHS, RunBytes};
 
 /// The lengths that are tried: a request's own, and that of a longer one beside it.
 const PAIRS: [(usize, usize); 5] = [(3, 6), (1, 2), (3, 4), (8, 9), (8, 16)];
-/// Lengths of other axes of any length: some models take no short ones.
-const OTHERS: [usize; 3] = [8, 32, 1];
 /// The largest integers that are tried: they may index something.
 const INTEGERS: [u64; 4] = [1000, 100, 10, 1];
 /// The largest integer of eight bits, with a sign or without.
@@ -30,7 +29,7 @@ pub(crate) struct Model<'a> {
     pub(crate) axis: &'a str,
     /// Place of the input that is a mask.
     pub(crate) mask: Option<usize>,
-    pub(crate) bytes: &'a dyn Fn(&[&[usize]]) -> Option<u64>,
+    pub(crate) bytes: RunBytes<'a>,
     pub(crate) alone: Alone<'a>,
     pub(crate) together: Together<'a>,
 }
@@ -42,7 +41,7 @@ pub(crate) struct Model<'a> {
 /// They differ, with both numbers; or there are no such integers, with why the model does not compute a request.
 pub(crate) fn examine(model: &Model<'_>) -> Result<(), String> {
     let mut why = String::new();
-    for other in OTHERS {
+    for other in LENGTHS {
         for most in INTEGERS {
             match try_all(model, other, most)? {
                 Tried::Computed => return Ok(()),
@@ -87,11 +86,7 @@ fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result
     let Some(short) = make.request(1, own, &mut random) else { return refused(own, &large) };
     let Some(long) = make.request(2, longer, &mut random) else { return refused(longer, &large) };
     let requests: [&[Tensor]; 2] = [&short, &long];
-    let fits = |requests: &[&[Tensor]]| {
-        let shapes = joined_shapes(requests)?;
-        (model.bytes)(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)
-    };
-    if fits(&requests).is_none() {
+    if !joined_shapes(&requests).is_some_and(|shapes| samples::fits(&shapes, model.bytes)) {
         return refused(longer, &large);
     }
     let short_alone = match (model.alone)(&short) {
@@ -103,19 +98,31 @@ fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result
         Err(why) => return refused(longer, &why),
     };
     let together = (model.together)(&requests).map_err(|error| format!("padded from {own} to {longer}: {error}"))?;
-    for (length, alone, padded) in [(own, short_alone, together.first()), (longer, long_alone, together.get(1))] {
-        for ((spec, alone), padded) in model.signature.outputs.iter().zip(&alone).zip(padded.into_iter().flatten()) {
-            if let Some(difference) = difference(alone, padded) {
-                return Err(format!(
-                    "padding shows in output {}: of a request with {length} of {} {difference} beside one with {}",
-                    shown(&spec.name),
-                    shown(model.axis),
-                    if length == own { longer } else { own },
-                ));
-            }
-        }
+    for (lengths, alone, padded) in
+        [((own, longer), short_alone, together.first()), ((longer, own), long_alone, together.get(1))]
+    {
+        compare(model, lengths, &alone, padded.map(Vec::as_slice).unwrap_or_default())?;
     }
     Ok(Tried::Computed)
+}
+
+/// # Errors
+/// What a request gets differs alone and beside one of another length.
+fn compare(
+    model: &Model<'_>,
+    (length, beside): (usize, usize),
+    alone: &[Tensor],
+    padded: &[Tensor],
+) -> Result<(), String> {
+    for ((spec, alone), padded) in model.signature.outputs.iter().zip(alone).zip(padded) {
+        if let Some(difference) = difference(alone, padded) {
+            let (name, axis) = (shown(&spec.name), shown(model.axis));
+            return Err(format!(
+                "padding shows in output {name}: of a request with {length} of {axis} {difference} beside one with {beside}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The first numbers that differ, in words.
@@ -146,24 +153,19 @@ struct Make<'a> {
 }
 
 impl Make<'_> {
-    /// `None`: more than can be counted.
+    /// `None`: computing it takes more than a run may.
     fn request(&self, rows: usize, length: usize, random: &mut Random) -> Option<Vec<Tensor>> {
-        let lengths = |spec: &TensorSpec| -> Vec<usize> {
-            let axis = |(place, axis): (usize, &Axis)| match axis {
-                Axis::Fixed(length) => *length,
-                Axis::Any(_) if place == 0 => rows,
-                Axis::Any(name) if name == self.model.axis => length,
-                Axis::Any(_) => self.other,
-            };
-            spec.shape.iter().enumerate().map(axis).collect()
-        };
-        let shapes: Vec<Vec<usize>> = self.model.signature.inputs.iter().map(lengths).collect();
+        let inputs = &self.model.signature.inputs;
+        let shapes = samples::shapes(inputs, |place, name| match place {
+            0 => rows,
+            _ if name == self.model.axis => length,
+            _ => self.other,
+        });
         // Before anything is as large as that.
-        let bytes = (self.model.bytes)(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        if bytes > RUN_BYTES {
+        if !samples::fits(&shapes, self.model.bytes) {
             return None;
         }
-        let specs = self.model.signature.inputs.iter().zip(shapes).enumerate();
+        let specs = inputs.iter().zip(shapes).enumerate();
         specs.map(|(at, (spec, shape))| self.tensor(at, spec.datatype, shape, random)).collect()
     }
 

@@ -10,9 +10,7 @@ use crate::pickled::{self, Part};
 use crate::quiet::quietly;
 use crate::record;
 use crate::source::FileFormat;
-
-/// Tensors of a file.
-const TENSORS: usize = 65_536;
+use crate::state_dictionary::TENSORS;
 
 /// The tensors of a file.
 pub(crate) struct Weights {
