@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use burn_ndarray::NdArray;
 use burn_wgpu::Wgpu;
-use camshaft_core::tensor::{Number, Tensor};
+use camshaft_core::tensor::Tensor;
 
+use crate::agreement::{Unfit, agree};
 use crate::error::TensorLoadError;
 use crate::gpu::{Gpu, NoGpu};
 use crate::joined::Requests;
@@ -13,9 +14,6 @@ use crate::network::Network;
 use crate::ragged::joined_shapes;
 use crate::samples::{self, LENGTHS};
 use crate::weights::Weights;
-
-/// Bound of the difference between both, as a part of the largest number that a model gives.
-const TOLERANCE: f64 = 1e-2;
 
 /// A model that is computed on a GPU while that works.
 #[derive(Debug)]
@@ -57,8 +55,14 @@ pub(crate) fn place(
     let placed = Accelerated { gpu, network, spare };
     match placed.agrees() {
         Ok(()) => Ok(Placed::Gpu(Box::new(placed))),
-        Err(why) => {
-            placed.gpu.fail(&why);
+        Err(unfit) => {
+            let why = match unfit {
+                Unfit::Model(why) => why,
+                Unfit::Device(why) => {
+                    placed.gpu.fail(&why);
+                    why
+                }
+            };
             Ok(Placed::Cpu(placed.spare, Some(format!("{}: {why}", placed.gpu.name))))
         }
     }
@@ -70,9 +74,9 @@ impl Accelerated {
         format!("wgpu ({})", self.gpu.name)
     }
 
-    /// Whether the CPU has taken over.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.gpu.failure().is_some()
+    /// Why the CPU has taken over, if it has.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.gpu.failure()
     }
 
     pub(crate) fn into_spare(self) -> Network<NdArray> {
@@ -110,8 +114,7 @@ impl Accelerated {
         on_gpu: impl FnOnce() -> Result<T, String>,
         on_cpu: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
-        let fits = self.spare.graph().largest_bytes(shapes).is_some_and(|bytes| bytes <= self.gpu.tensor_bytes);
-        if self.has_failed() || !fits {
+        if self.failure().is_some() || !self.fits(shapes) {
             return on_cpu();
         }
         let given = self.gpu.in_turn(on_gpu);
@@ -132,38 +135,23 @@ impl Accelerated {
         Ok(given)
     }
 
-    /// Computes some numbers on both.
-    fn agrees(&self) -> Result<(), String> {
+    /// Computes some numbers on both, of which no tensor is too large for the device.
+    fn agrees(&self) -> Result<(), Unfit> {
         let graph = self.spare.graph();
         let sample = |&length: &usize| samples::numbers(&graph.inputs, length, &|shapes| graph.run_bytes(shapes));
-        for inputs in LENGTHS.iter().filter_map(sample) {
-            let Ok(expected) = self.spare.run(&inputs) else { continue };
-            let given = self.gpu.in_turn(|| self.network.run(&inputs));
-            if let Some(why) = self.gpu.failure() {
-                return Err(why.to_owned());
+        let fits = |inputs: &Vec<Tensor>| self.fits(&inputs.iter().map(Tensor::shape).collect::<Vec<_>>());
+        let on_gpu = |inputs: &[Tensor]| {
+            let given = self.gpu.in_turn(|| self.network.run(inputs));
+            match self.gpu.failure() {
+                Some(why) => Err(why.to_owned()),
+                None => given.map_err(|_| "it does not compute the model".to_owned()),
             }
-            let given = given.map_err(|_| "it does not compute the model".to_owned())?;
-            return match given.iter().zip(&expected).all(|(given, expected)| are_close(given, expected)) {
-                true => Ok(()),
-                false => Err("it computes other numbers than the CPU".to_owned()),
-            };
-        }
-        Ok(())
+        };
+        agree(LENGTHS.iter().filter_map(sample).filter(fits), |inputs| self.spare.run(inputs), on_gpu)
     }
-}
 
-fn are_close(given: &Tensor, expected: &Tensor) -> bool {
-    let numbers = |tensor: &Tensor| tensor.numbers().map(Number::to_f64).collect::<Vec<f64>>();
-    let (given_numbers, expected_numbers) = (numbers(given), numbers(expected));
-    let largest = expected_numbers
-        .iter()
-        .copied()
-        .filter(|number| number.is_finite())
-        .fold(0.0, |most: f64, number| most.max(number.abs()));
-    let is_close = |(given, expected): (&f64, &f64)| match expected.is_finite() {
-        true => (given - expected).abs() <= TOLERANCE * largest,
-        // Infinities and what is no number are left to the CPU's judgement.
-        false => !given.is_finite(),
-    };
-    given.shape() == expected.shape() && given_numbers.iter().zip(&expected_numbers).all(is_close)
+    /// Whether the device takes each tensor of such a run.
+    fn fits(&self, shapes: &[&[usize]]) -> bool {
+        self.spare.graph().tensors_fit(shapes, self.gpu.tensor_bytes)
+    }
 }

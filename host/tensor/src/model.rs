@@ -3,7 +3,7 @@ use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::tensor::{Axis, Class, Computing, Signature, Tensor};
 
 use crate::error::TensorLoadError;
-use crate::facts::{Facts, Joining};
+use crate::facts::{Facts, GpuUse, Joining};
 use crate::manifest::RaggedEntry;
 use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
@@ -83,11 +83,11 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
             && model.runtime.is_on_gpu()
         {
             // Lengths have kernels of their own there, which round in other ways.
-            let note = format!("the model is computed on the CPU, not by WebGPU: ragged.{why}");
+            let why = format!("ragged.{why}");
             let runtime = model.runtime.on_cpu();
             model = TensorModel { runtime, ..model };
             model.facts.backend = NDARRAY.into();
-            model.facts.notes.push(note);
+            model.facts.note_cpu(why);
             padded = model.pad(entry);
         }
         padded.map_err(|why| TensorLoadError::manifest(&manifest.file, format!("ragged.{why}")))?;
@@ -133,6 +133,11 @@ impl TensorModel {
             together: &|requests| self.run_together(requests),
         };
         trial::examine(&tried).map_err(|why| format!("axis: {why}"))
+    }
+
+    /// What a GPU does for it now.
+    pub fn gpu_use(&self) -> GpuUse<'_> {
+        self.runtime.gpu_use(self.facts.on_cpu.as_deref())
     }
 
     /// How requests are computed, in words.
