@@ -180,7 +180,10 @@ impl TensorModel {
 
     /// Pads requests to one length and cuts what comes of them back to their own.
     fn run_padded(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let Some(ragged) = &self.ragged else { return self.run_together_as_is(requests) };
+        let ragged = match &self.ragged {
+            Some(ragged) if !ragged::are_alike(requests.iter().copied()) => ragged,
+            _ => return self.run_together_as_is(requests),
+        };
         let uncountable = || "tensors that cannot be counted".to_owned();
         let shapes = ragged::joined_shapes(requests).ok_or_else(uncountable)?;
         let padded: Vec<Vec<Tensor>> =

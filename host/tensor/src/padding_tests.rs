@@ -125,6 +125,25 @@ fn requests_of_different_lengths_share_a_run_and_those_of_too_different_ones_do_
     assert_eq!(predictor.runs(&[text(6), text(8), text(3), text(5)]), [vec![1, 0, 3], vec![2]]);
 }
 
+#[test]
+fn regression_requests_of_one_length_share_a_run_whatever_their_numbers_are() {
+    let signal = |rows: usize, length: usize, number: f64| {
+        let x = tensor(Datatype::Fp32, &[rows, length, 8], &vec![number; rows * length * 8]);
+        let mask = Tensor::ones(Datatype::Fp32, vec![rows, length]).unwrap();
+        Rows { tensors: [x, mask].into(), rows: rows as u32 }
+    };
+    let model = loaded(&made::signals(false));
+    let predictor = Predictor::new(model.clone());
+    // Padding was not tried with 200, which matters only where something is padded.
+    let alike = [signal(1, 5, 1.0), signal(3, 5, 200.0), signal(2, 5, 1.0)];
+    assert_eq!(predictor.runs(&alike), [vec![0, 1, 2]]);
+    check(&model, &alike);
+    let mixed = [signal(1, 5, 1.0), signal(1, 5, 200.0), signal(1, 6, 1.0)];
+    assert_eq!(predictor.runs(&mixed), [vec![1], vec![2, 0]]);
+    check(&model, &mixed);
+    assert_eq!((predictor.runs(&alike[1..2]), predictor.runs(&[])), (vec![vec![0]], Vec::new()));
+}
+
 /// What one client sends never shows in what another one gets, however long it is.
 #[test]
 fn a_request_that_cannot_be_computed_fails_alone_beside_padded_ones() {
