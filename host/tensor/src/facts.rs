@@ -29,8 +29,9 @@ pub struct Facts {
     pub backend: Cow<'static, str>,
     /// From the file: of its graph, or empty.
     pub name: String,
-    /// Number of parameters, and their bytes.
+    /// Number of parameters, each counted once.
     pub parameters: u64,
+    /// Bytes that these take in memory, as often as layers hold them.
     pub bytes: u64,
     /// How requests are computed.
     pub joining: Joining,

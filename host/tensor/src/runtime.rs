@@ -115,6 +115,8 @@ fn burn(
     });
     let mut weights = crate::weights::Weights::read(format, weights)?;
     let network = crate::network::Network::new(graph, layout, &mut weights, NdArrayDevice::Cpu)?;
+    // A device that fails takes only some of them.
+    let bytes = weights.bytes;
     let (runtime, computed_by, on_cpu) = placed(network, layout, &mut weights, backend)?;
     let mut notes = Vec::new();
     let unused = weights.unused();
@@ -129,7 +131,7 @@ fn burn(
         backend: computed_by,
         name: String::new(),
         parameters: weights.parameters,
-        bytes: weights.bytes,
+        bytes,
         joining,
         notes,
         on_cpu: None,

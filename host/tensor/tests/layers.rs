@@ -258,6 +258,29 @@ fn weights_that_are_not_what_the_layers_have_are_told_by_layer_and_parameter() {
 }
 
 #[test]
+fn regression_weights_that_two_layers_share_count_twice_in_the_memory_of_a_model() {
+    let head = r#"{"fc.weight":{"dtype":"F32","shape":[4,4],"data_offsets":[0,64]},"fc.bias":{"dtype":"F32","shape":[4],"data_offsets":[64,80]}}"#;
+    let weights = safetensors(head, 80);
+    let model = |layers: usize| {
+        let layer = "[[layer]]\nprefix = \"fc\"\ntype = \"linear\"\nout-features = 4\n";
+        let manifest = format!(
+            "weights = \"w.safetensors\"\n[[input]]\nname = \"x\"\nshape = [\"n\", 4]\n{}",
+            layer.repeat(layers)
+        );
+        let there: HashMap<&str, &[u8]> =
+            HashMap::from([("m.toml", manifest.as_bytes()), ("w.safetensors", weights.as_slice())]);
+        let files = gather(Path::new("m.toml"), |wanted| {
+            Ok::<_, ()>(there.get(wanted.path.to_str().unwrap()).map(|bytes| bytes.to_vec()))
+        });
+        load(files.unwrap(), BackendChoice::Cpu).unwrap()
+    };
+    let (one, two) = (model(1), model(2));
+    assert_eq!((one.facts.parameters, one.facts.bytes), (20, 80));
+    assert_eq!((two.facts.parameters, two.facts.bytes), (20, 160));
+    assert!(two.memory_bytes(1, 1) >= one.memory_bytes(1, 1) + 2 * 80);
+}
+
+#[test]
 fn hostile_files_are_refused_before_anything_is_allocated_for_them() {
     let check = |name: &str, bytes: &[u8], words: &str| {
         let error = refused(name, bytes, "");
