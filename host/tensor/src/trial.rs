@@ -98,11 +98,11 @@ fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result
         Err(why) => return refused(longer, &why),
     };
     let together = (model.together)(&requests).map_err(|error| format!("padded from {own} to {longer}: {error}"))?;
-    for (lengths, alone, padded) in
-        [((own, longer), short_alone, together.first()), ((longer, own), long_alone, together.get(1))]
-    {
-        compare(model, lengths, &alone, padded.map(Vec::as_slice).unwrap_or_default())?;
-    }
+    let [short_padded, long_padded] = together.as_slice() else {
+        return Err(format!("padded from {own} to {longer}: {} answers to 2 requests", together.len()));
+    };
+    compare(model, (own, longer), &short_alone, short_padded)?;
+    compare(model, (longer, own), &long_alone, long_padded)?;
     Ok(Tried::Computed)
 }
 
@@ -114,6 +114,9 @@ fn compare(
     alone: &[Tensor],
     padded: &[Tensor],
 ) -> Result<(), String> {
+    if alone.len() != padded.len() {
+        return Err(format!("padding shows: there are {} outputs alone and {}", alone.len(), padded.len()));
+    }
     for ((spec, alone), padded) in model.signature.outputs.iter().zip(alone).zip(padded) {
         if let Some(difference) = difference(alone, padded) {
             let (name, axis) = (shown(&spec.name), shown(model.axis));
