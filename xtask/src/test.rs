@@ -15,6 +15,9 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     build::all()?;
     say("checking lints");
     command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    // The workspace is built without WebGPU, whose libraries are needed only to run.
+    let wgpu = ["clippy", "--release", "-p", "camshaft-tensor", "--features", "onnx,wgpu", "--all-targets"];
+    command::run(cargo(&wgpu).args(["--", "-D", "warnings"]))?;
     say("testing");
     // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
     // Those of a device are for `cargo xtask test --vulkan` and `--wgpu`.

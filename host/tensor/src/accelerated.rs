@@ -3,20 +3,17 @@ use std::sync::Arc;
 
 use burn_ndarray::NdArray;
 use burn_wgpu::Wgpu;
-use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Datatype, Number, Tensor, volume};
+use camshaft_core::tensor::Tensor;
 
+use crate::agreement::{Unfit, agree};
 use crate::error::TensorLoadError;
 use crate::gpu::{Gpu, NoGpu};
 use crate::joined::Requests;
 use crate::manifest::Layout;
 use crate::network::Network;
+use crate::ragged::joined_shapes;
+use crate::samples::{self, LENGTHS};
 use crate::weights::Weights;
-
-/// Lengths of axes of any length with which both are compared: some models take no short ones.
-const LENGTHS: [usize; 3] = [8, 32, 1];
-/// Bound of the difference between both, as a part of the largest number that a model gives.
-const TOLERANCE: f64 = 1e-2;
 
 /// A model that is computed on a GPU while that works.
 #[derive(Debug)]
@@ -58,8 +55,14 @@ pub(crate) fn place(
     let placed = Accelerated { gpu, network, spare };
     match placed.agrees() {
         Ok(()) => Ok(Placed::Gpu(Box::new(placed))),
-        Err(why) => {
-            placed.gpu.fail(&why);
+        Err(unfit) => {
+            let why = match unfit {
+                Unfit::Model(why) => why,
+                Unfit::Device(why) => {
+                    placed.gpu.fail(&why);
+                    why
+                }
+            };
             Ok(Placed::Cpu(placed.spare, Some(format!("{}: {why}", placed.gpu.name))))
         }
     }
@@ -71,9 +74,9 @@ impl Accelerated {
         format!("wgpu ({})", self.gpu.name)
     }
 
-    /// Whether the CPU has taken over.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.gpu.failure().is_some()
+    /// Why the CPU has taken over, if it has.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.gpu.failure()
     }
 
     pub(crate) fn into_spare(self) -> Network<NdArray> {
@@ -98,7 +101,7 @@ impl Accelerated {
     /// # Errors
     /// As [`Accelerated::run`].
     pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let shapes = together(requests);
+        let shapes = joined_shapes(requests).ok_or_else(|| "tensors that cannot be counted".to_owned())?;
         let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
         let requests = Requests::of(requests);
         self.either(&shapes, || self.network.run_together(&requests), || self.spare.run_together(&requests))
@@ -111,8 +114,7 @@ impl Accelerated {
         on_gpu: impl FnOnce() -> Result<T, String>,
         on_cpu: impl FnOnce() -> Result<T, String>,
     ) -> Result<T, String> {
-        let fits = self.spare.graph().largest_bytes(shapes).is_some_and(|bytes| bytes <= self.gpu.tensor_bytes);
-        if self.has_failed() || !fits {
+        if self.failure().is_some() || !self.fits(shapes) {
             return on_cpu();
         }
         let given = self.gpu.in_turn(on_gpu);
@@ -133,69 +135,23 @@ impl Accelerated {
         Ok(given)
     }
 
-    /// Computes some numbers on both.
-    fn agrees(&self) -> Result<(), String> {
-        for inputs in LENGTHS.iter().filter_map(|&length| self.sample(length)) {
-            let Ok(expected) = self.spare.run(&inputs) else { continue };
-            let given = self.gpu.in_turn(|| self.network.run(&inputs));
-            if let Some(why) = self.gpu.failure() {
-                return Err(why.to_owned());
-            }
-            let given = given.map_err(|_| "it does not compute the model".to_owned())?;
-            return match given.iter().zip(&expected).all(|(given, expected)| are_close(given, expected)) {
-                true => Ok(()),
-                false => Err("it computes other numbers than the CPU".to_owned()),
-            };
-        }
-        Ok(())
-    }
-
-    /// Numbers from 0 to 1 for each input; integers are indices, perhaps, so they are 0.
-    fn sample(&self, length: usize) -> Option<Vec<Tensor>> {
+    /// Computes some numbers on both, of which no tensor is too large for the device.
+    fn agrees(&self) -> Result<(), Unfit> {
         let graph = self.spare.graph();
-        let axis = |axis: &Axis| match axis {
-            Axis::Fixed(length) => *length,
-            Axis::Any(_) => length,
-        };
-        let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect();
-        graph.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
-        let tensor = |(datatype, shape): (Datatype, Vec<usize>)| match datatype {
-            Datatype::Fp32 => {
-                let numbers = (0..volume(&shape)?).map(|place| (place * 7 % 61) as f32 / 61.0);
-                Tensor::new(datatype, shape, numbers.flat_map(f32::to_le_bytes).collect()).ok()
+        let sample = |&length: &usize| samples::numbers(&graph.inputs, length, &|shapes| graph.run_bytes(shapes));
+        let fits = |inputs: &Vec<Tensor>| self.fits(&inputs.iter().map(Tensor::shape).collect::<Vec<_>>());
+        let on_gpu = |inputs: &[Tensor]| {
+            let given = self.gpu.in_turn(|| self.network.run(inputs));
+            match self.gpu.failure() {
+                Some(why) => Err(why.to_owned()),
+                None => given.map_err(|_| "it does not compute the model".to_owned()),
             }
-            _ => Tensor::zero(datatype, shape).ok(),
         };
-        graph.inputs.iter().map(|spec| spec.datatype).zip(shapes).map(tensor).collect()
+        agree(LENGTHS.iter().filter_map(sample).filter(fits), |inputs| self.spare.run(inputs), on_gpu)
     }
-}
 
-/// The shapes of the tensors that requests make together.
-fn together(requests: &[&[Tensor]]) -> Vec<Vec<usize>> {
-    let Some((first, others)) = requests.split_first() else { return Vec::new() };
-    let shape = |(place, tensor): (usize, &Tensor)| {
-        let mut shape = tensor.shape().to_vec();
-        let rows = |request: &&[Tensor]| request.get(place).and_then(|tensor| tensor.shape().first()).copied();
-        if let Some(first) = shape.first_mut() {
-            *first = others.iter().filter_map(rows).fold(*first, usize::saturating_add);
-        }
-        shape
-    };
-    first.iter().enumerate().map(shape).collect()
-}
-
-fn are_close(given: &Tensor, expected: &Tensor) -> bool {
-    let numbers = |tensor: &Tensor| tensor.numbers().map(Number::to_f64).collect::<Vec<f64>>();
-    let (given_numbers, expected_numbers) = (numbers(given), numbers(expected));
-    let largest = expected_numbers
-        .iter()
-        .copied()
-        .filter(|number| number.is_finite())
-        .fold(0.0, |most: f64, number| most.max(number.abs()));
-    let is_close = |(given, expected): (&f64, &f64)| match expected.is_finite() {
-        true => (given - expected).abs() <= TOLERANCE * largest,
-        // Infinities and what is no number are left to the CPU's judgement.
-        false => !given.is_finite(),
-    };
-    given.shape() == expected.shape() && given_numbers.iter().zip(&expected_numbers).all(is_close)
+    /// Whether the device takes each tensor of such a run.
+    fn fits(&self, shapes: &[&[usize]]) -> bool {
+        self.spare.graph().tensors_fit(shapes, self.gpu.tensor_bytes)
+    }
 }

@@ -227,11 +227,12 @@ impl Graph {
         all.checked_mul(NUMBER_BYTES)
     }
 
-    #[cfg(feature = "wgpu")]
-    pub(crate) fn largest_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
-        let lengths = self.lengths(shapes)?;
-        let bytes = lengths.iter().map(|shape| (volume(shape)? as u64).checked_mul(NUMBER_BYTES));
-        bytes.collect::<Option<Vec<u64>>>()?.into_iter().max()
+    /// Whether no tensor that computing inputs of these shapes makes has more than `most` bytes, four for each number.
+    #[cfg(any(test, feature = "wgpu"))]
+    pub(crate) fn tensors_fit(&self, shapes: &[&[usize]], most: u64) -> bool {
+        let bytes = |shape: &Vec<usize>| (volume(shape)? as u64).checked_mul(NUMBER_BYTES);
+        let fits = |shape: &Vec<usize>| bytes(shape).is_some_and(|bytes| bytes <= most);
+        self.lengths(shapes).is_some_and(|lengths| lengths.iter().all(fits))
     }
 
     pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {

@@ -35,6 +35,15 @@ fn a_residual_branch_has_the_shapes_that_its_layers_give() {
 }
 
 #[test]
+fn tensors_fit_a_device_up_to_the_bytes_of_its_buffers_and_not_with_one_byte_less() {
+    // The layer gives eight numbers a row, its input has four.
+    let graph = graph(&layer("wide", "type = \"linear\"\nout-features = 8")).unwrap();
+    let fits = |rows: usize, most: u64| graph.tensors_fit(&[&[rows, 4]], most);
+    assert!(fits(10, 10 * 8 * 4) && !fits(10, 10 * 8 * 4 - 1));
+    assert!(fits(10, u64::MAX) && !fits(usize::MAX, u64::MAX), "what cannot be counted fits nowhere");
+}
+
+#[test]
 fn circles_and_loose_ends_are_refused_by_name() {
     let check = |text: &str, words: &[&str]| {
         let error = graph(text).unwrap_err();

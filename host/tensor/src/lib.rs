@@ -15,6 +15,7 @@ mod predictor;
 mod preprocess;
 mod ragged;
 mod runtime;
+mod samples;
 mod source;
 mod trial;
 
@@ -67,11 +68,13 @@ mod weights;
 
 #[cfg(feature = "wgpu")]
 mod accelerated;
+#[cfg(any(test, feature = "wgpu"))]
+mod agreement;
 #[cfg(feature = "wgpu")]
 mod gpu;
 
 pub use error::TensorLoadError;
-pub use facts::{Facts, Joining};
+pub use facts::{Facts, GpuUse, Joining, not_by_gpu};
 pub use model::{TensorModel, load};
 pub use predictor::Predictor;
 pub use runtime::{BackendChoice, HAS_WGPU};

@@ -295,12 +295,32 @@ pub(crate) fn lookup() -> Graph {
         .output("y", FLOAT, &["batch", "2"])
 }
 
-/// The same for each of any number of places, of a table of three: no index that is tried is in it but those of the smallest.
-pub(crate) fn lookup_of_rows() -> Graph {
+/// The same for each of any number of places, of a table of this many rows.
+pub(crate) fn lookup_of_rows(entries: usize) -> Graph {
+    let table: Vec<f32> = (0..2 * entries).map(|number| number as f32 / 8.0).collect();
     Graph::default()
         .input("ids", DataType::Int64, &["batch", "n"])
-        .weights("table", &[1, 2], &[0.0, 1.0])
+        .weights("table", &[entries as i64, 2], &table)
         .node("Gather", &["table", "ids"], &["y"])
+        .output("y", FLOAT, &["batch", "n", "2"])
+}
+
+/// Each place of [`lookup_of_rows`] with those that are twelve before and behind it. The first of the table is not zero, so that
+/// padding with it shows where it is near enough.
+pub(crate) fn far_sighted(entries: usize) -> Graph {
+    let table: Vec<f32> = (0..2 * entries).map(|number| 1.0 + number as f32 / 8.0).collect();
+    Graph::default()
+        .input("ids", DataType::Int64, &["batch", "n"])
+        .weights("table", &[entries as i64, 2], &table)
+        .weights("w", &[2, 2, 3], &[1.0; 12])
+        .node("Gather", &["table", "ids"], &["x"])
+        .node("Transpose", &["x"], &["channels"])
+        .with_ints("perm", &[0, 2, 1])
+        .node("Conv", &["channels", "w"], &["c"])
+        .with_ints("dilations", &[12])
+        .with_ints("pads", &[12, 12])
+        .node("Transpose", &["c"], &["y"])
+        .with_ints("perm", &[0, 2, 1])
         .output("y", FLOAT, &["batch", "n", "2"])
 }
 

@@ -3,19 +3,19 @@ use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::tensor::{Axis, Class, Computing, Signature, Tensor};
 
 use crate::error::TensorLoadError;
-use crate::facts::{Facts, Joining};
+use crate::facts::{Facts, GpuUse, Joining};
 use crate::manifest::RaggedEntry;
 use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
 use crate::ragged::{self, Ragged};
 use crate::runtime::{self, BackendChoice, Loaded, NDARRAY, Runtime};
+use crate::samples::{self, LENGTHS};
 use crate::source::Files;
 use crate::trial;
 
 /// Tensors that a request may carry.
 const INPUTS: usize = 64;
-/// Lengths of axes of any length with which a model's smallest request is looked for.
-const LENGTHS: [usize; 3] = [1, 8, 32];
+
 /// A loaded model. Workers share it.
 #[derive(Debug)]
 pub struct TensorModel {
@@ -83,11 +83,11 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
             && model.runtime.is_on_gpu()
         {
             // Lengths have kernels of their own there, which round in other ways.
-            let note = format!("the model is computed on the CPU, not by WebGPU: ragged.{why}");
+            let why = format!("ragged.{why}");
             let runtime = model.runtime.on_cpu();
             model = TensorModel { runtime, ..model };
             model.facts.backend = NDARRAY.into();
-            model.facts.notes.push(note);
+            model.facts.note_cpu(why);
             padded = model.pad(entry);
         }
         padded.map_err(|why| TensorLoadError::manifest(&manifest.file, format!("ragged.{why}")))?;
@@ -135,6 +135,11 @@ impl TensorModel {
         trial::examine(&tried).map_err(|why| format!("axis: {why}"))
     }
 
+    /// What a GPU does for it now.
+    pub fn gpu_use(&self) -> GpuUse<'_> {
+        self.runtime.gpu_use(self.facts.on_cpu.as_deref())
+    }
+
     /// How requests are computed, in words.
     pub fn requests(&self) -> String {
         match &self.ragged {
@@ -145,11 +150,7 @@ impl TensorModel {
 
     /// Shapes of its inputs, with this length for all axes of any length.
     pub(crate) fn shapes(&self, length: usize) -> Vec<Vec<usize>> {
-        let axis = |axis: &Axis| match axis {
-            Axis::Fixed(length) => *length,
-            Axis::Any(_) => length,
-        };
-        self.signature.inputs.iter().map(|spec| spec.shape.iter().map(axis).collect()).collect()
+        samples::shapes(&self.signature.inputs, |_, _| length)
     }
 
     /// Computes one tensor for each input, which [`Signature::check`] accepts.
@@ -179,7 +180,10 @@ impl TensorModel {
 
     /// Pads requests to one length and cuts what comes of them back to their own.
     fn run_padded(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let Some(ragged) = &self.ragged else { return self.run_together_as_is(requests) };
+        let ragged = match &self.ragged {
+            Some(ragged) if !ragged::are_alike(requests.iter().copied()) => ragged,
+            _ => return self.run_together_as_is(requests),
+        };
         let uncountable = || "tensors that cannot be counted".to_owned();
         let shapes = ragged::joined_shapes(requests).ok_or_else(uncountable)?;
         let padded: Vec<Vec<Tensor>> =

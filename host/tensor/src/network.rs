@@ -39,6 +39,7 @@ impl<B: Backend> Network<B> {
         weights: &mut Weights,
         device: B::Device,
     ) -> Result<Self, TensorLoadError> {
+        weights.begin();
         let mut operations = Vec::with_capacity(graph.nodes.len());
         for node in &graph.nodes {
             let taken: Vec<_> = node.inputs.iter().map(|&place| graph.shape(place)).collect();

@@ -228,5 +228,6 @@ fn facts(graph: &GraphProto, joining: Joining) -> Facts {
         bytes,
         joining,
         notes: Vec::new(),
+        on_cpu: None,
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of different lengths together give what each of them gives alone.
 use std::sync::Arc;
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
+use camshaft_core::limits::BATCH_ROWS;
 use camshaft_core::tensor::{Datatype, Number, Predicted, Rows, Tensor};
 use proptest::prelude::*;
 
@@ -117,12 +117,31 @@ fn requests_of_different_lengths_share_a_run_and_those_of_too_different_ones_do_
     };
     let model = loaded(&made::encoder());
     let mut predictor = Predictor::new(model);
-    assert_eq!(predictor.batch().size, 64);
+    assert_eq!(predictor.batch().size, BATCH_ROWS);
     let outputs = predictor.compute(&[text(6), text(8), text(3), text(5)]).unwrap();
     let outputs: Vec<Predicted> = outputs.into_iter().map(Result::unwrap).collect();
     let lengths: Vec<usize> = outputs.iter().map(|output| output.tensors[0].shape()[1]).collect();
     assert_eq!(lengths, [6, 8, 3, 5], "each is cut back to its own");
     assert_eq!(predictor.runs(&[text(6), text(8), text(3), text(5)]), [vec![1, 0, 3], vec![2]]);
+}
+
+#[test]
+fn regression_requests_of_one_length_share_a_run_whatever_their_numbers_are() {
+    let signal = |rows: usize, length: usize, number: f64| {
+        let x = tensor(Datatype::Fp32, &[rows, length, 8], &vec![number; rows * length * 8]);
+        let mask = Tensor::ones(Datatype::Fp32, vec![rows, length]).unwrap();
+        Rows { tensors: [x, mask].into(), rows: rows as u32 }
+    };
+    let model = loaded(&made::signals(false));
+    let predictor = Predictor::new(model.clone());
+    // Padding was not tried with 200, which matters only where something is padded.
+    let alike = [signal(1, 5, 1.0), signal(3, 5, 200.0), signal(2, 5, 1.0)];
+    assert_eq!(predictor.runs(&alike), [vec![0, 1, 2]]);
+    check(&model, &alike);
+    let mixed = [signal(1, 5, 1.0), signal(1, 5, 200.0), signal(1, 6, 1.0)];
+    assert_eq!(predictor.runs(&mixed), [vec![1], vec![2, 0]]);
+    check(&model, &mixed);
+    assert_eq!((predictor.runs(&alike[1..2]), predictor.runs(&[])), (vec![vec![0]], Vec::new()));
 }
 
 /// What one client sends never shows in what another one gets, however long it is.

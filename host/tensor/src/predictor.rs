@@ -1,7 +1,7 @@
 //! Computes requests on the thread of a worker: several at once, of a model whose rows have no influence on each other.
 //!
-//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a model's tensors nor from trying some
-//! numbers, and one client's would tell of another's.
+//! That is proven from its graph (`independence` of ONNX models, `graph` of manifests): it follows neither from the shapes of a
+//! model's tensors nor from trying some numbers, and one client's would tell of another's.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,9 @@ use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
 
 use crate::facts::Joining;
 use crate::model::TensorModel;
-use crate::ragged::{fixed_key, joined_shapes};
+use crate::ragged::{are_alike, fixed_key, joined_shapes};
+use crate::samples::{self, LENGTHS};
 
-/// Lengths of axes of any length with which a model is warmed up: some take no short ones.
-const LENGTHS: [usize; 3] = [8, 32, 1];
 /// The length with which its memory is planned.
 const PLANNED: usize = 32;
 
@@ -46,6 +45,11 @@ impl Predictor {
     /// Divides inputs into those that are computed together: by the lengths of all axes but the first, or of all but those along
     /// which requests are padded. Returns their places.
     pub(crate) fn runs(&self, inputs: &[Rows]) -> Vec<Vec<usize>> {
+        // The most common case by far costs no look at any number.
+        if are_alike(inputs.iter().map(|input| &*input.tensors)) {
+            let all: Vec<usize> = (0..inputs.len()).collect();
+            return Vec::from_iter((!all.is_empty()).then_some(all));
+        }
         let ragged = self.model.ragged.as_ref();
         let mut groups: BTreeMap<(bool, Vec<Vec<usize>>), Vec<usize>> = BTreeMap::new();
         for (place, input) in inputs.iter().enumerate() {
@@ -117,7 +121,8 @@ impl BatchModel for Predictor {
 
     fn warm_up(&mut self) -> Result<(), EngineError> {
         let mut failure = None;
-        for inputs in LENGTHS.iter().filter_map(|&length| zeros(&self.model, length)) {
+        let (inputs, bytes) = (&self.model.signature.inputs, |shapes: &[&[usize]]| self.model.run_bytes(shapes));
+        for inputs in LENGTHS.iter().filter_map(|&length| samples::zeros(inputs, length, &bytes)) {
             match self.model.run(&inputs) {
                 Ok(_) => return Ok(()),
                 Err(error) => failure = Some(error),
@@ -140,13 +145,6 @@ impl BatchModel for Predictor {
         let lost = || Err(InputError::Failed("a batch gave nothing for this input".to_owned()));
         Ok(computed.into_iter().map(|output| output.unwrap_or_else(lost)).collect())
     }
-}
-
-/// Inputs of a model, all zero. `None`: tensors of this size are not for a trial.
-fn zeros(model: &TensorModel, length: usize) -> Option<Vec<Tensor>> {
-    let shapes = model.shapes(length);
-    model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)?;
-    model.signature.inputs.iter().zip(shapes).map(|(spec, shape)| Tensor::zero(spec.datatype, shape).ok()).collect()
 }
 
 #[cfg(test)]

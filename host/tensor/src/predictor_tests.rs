@@ -157,7 +157,7 @@ fn are_close(a: f32, b: f32, rounding: f32) -> bool {
 fn check_batch(graph: &Graph, requests: &[Rows], rounding: f32) {
     let model = loaded(graph);
     let mut predictor = Predictor::new(model.clone());
-    assert_eq!(predictor.batch().size, 64, "{}", model.facts.joining);
+    assert_eq!(predictor.batch().size, BATCH_ROWS, "{}", model.facts.joining);
     let together = predictor.compute(requests).unwrap();
     for (request, output) in requests.iter().zip(together) {
         let (alone, output) = (model.run(&request.tensors).unwrap(), output.unwrap().tensors);

@@ -156,6 +156,14 @@ impl Ragged {
     }
 }
 
+/// Whether requests differ in nothing but the number of their rows, so that none is padded whatever its numbers are.
+pub(crate) fn are_alike<'a>(requests: impl IntoIterator<Item = &'a [Tensor]>) -> bool {
+    let mut requests = requests.into_iter();
+    let Some(first) = requests.next() else { return true };
+    let fixed = |tensor: &'a Tensor| tensor.shape().get(1..);
+    requests.all(|other| first.iter().map(fixed).eq(other.iter().map(fixed)))
+}
+
 /// The shapes of a request without their rows.
 pub(crate) fn fixed_key(request: &[Tensor]) -> Vec<Vec<usize>> {
     request.iter().map(|tensor| tensor.shape().get(1..).unwrap_or_default().to_vec()).collect()

@@ -7,7 +7,7 @@ use burn_ndarray::{NdArray, NdArrayDevice};
 use camshaft_core::tensor::{Signature, Tensor};
 
 use crate::error::TensorLoadError;
-use crate::facts::Facts;
+use crate::facts::{Facts, GpuUse};
 #[cfg(any(feature = "onnx", feature = "burn"))]
 use crate::joined::Requests;
 use crate::manifest::Manifest;
@@ -69,8 +69,9 @@ pub(crate) fn load(
     }
     let mut loaded = onnx(&weights, manifest)?;
     if backend == BackendChoice::Wgpu {
-        let note = "backend \"wgpu\" is for weights and manifests: an ONNX model is computed on the CPU";
-        loaded.facts.notes.push(note.to_owned());
+        loaded
+            .facts
+            .note_cpu("backend \"wgpu\" is for weights and their manifests, and this is an ONNX model".to_owned());
     }
     Ok(loaded)
 }
@@ -114,8 +115,10 @@ fn burn(
     });
     let mut weights = crate::weights::Weights::read(format, weights)?;
     let network = crate::network::Network::new(graph, layout, &mut weights, NdArrayDevice::Cpu)?;
-    let (runtime, computed_by, note) = placed(network, layout, &mut weights, backend)?;
-    let mut notes = Vec::from_iter(note);
+    // A device that fails takes only some of them.
+    let bytes = weights.bytes;
+    let (runtime, computed_by, on_cpu) = placed(network, layout, &mut weights, backend)?;
+    let mut notes = Vec::new();
     let unused = weights.unused();
     if !unused.is_empty() {
         let some: Vec<String> = unused.iter().take(SHOWN_UNUSED).map(|name| crate::error::shown(name)).collect();
@@ -123,19 +126,23 @@ fn burn(
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         notes.push(format!("no layer uses these weights: {}{more}", some.join(", ")));
     }
-    let facts = Facts {
+    let mut facts = Facts {
         format: format.as_str(),
         backend: computed_by,
         name: String::new(),
         parameters: weights.parameters,
-        bytes: weights.bytes,
+        bytes,
         joining,
         notes,
+        on_cpu: None,
     };
+    if let Some(why) = on_cpu {
+        facts.note_cpu(why);
+    }
     Ok(Loaded { facts, signature, runtime })
 }
 
-/// A network where it is computed, with the name of what computes it, and what an operator shall know.
+/// A network where it is computed, with the name of what computes it, and why no GPU does, if one was there or asked for.
 #[cfg(feature = "burn")]
 type PlacedNetwork = (Runtime, Cow<'static, str>, Option<String>);
 
@@ -156,10 +163,7 @@ fn placed(
             let computed_by = network.backend();
             (Runtime::Gpu(network), computed_by.into(), None)
         }
-        Placed::Cpu(network, why) => {
-            let note = why.map(|why| format!("the model is computed on the CPU, not by WebGPU: {why}"));
-            (Runtime::Burn(network), NDARRAY.into(), note)
-        }
+        Placed::Cpu(network, why) => (Runtime::Burn(network), NDARRAY.into(), why),
     })
 }
 
@@ -172,10 +176,9 @@ fn placed(
     _: &mut crate::weights::Weights,
     backend: BackendChoice,
 ) -> Result<PlacedNetwork, TensorLoadError> {
-    let note =
-        "backend \"wgpu\" is not in this build, which needs the feature `wgpu`: the model is computed on the CPU";
-    let note = (backend == BackendChoice::Wgpu).then(|| note.to_owned());
-    Ok((Runtime::Burn(network), NDARRAY.into(), note))
+    let why = "this program was built without the feature `wgpu`";
+    let why = (backend == BackendChoice::Wgpu).then(|| why.to_owned());
+    Ok((Runtime::Burn(network), NDARRAY.into(), why))
 }
 
 #[cfg(not(feature = "burn"))]
@@ -267,6 +270,15 @@ impl Runtime {
         }
     }
 
+    /// What a GPU does. `on_cpu`: why none was given the model, if one was there or asked for.
+    pub(crate) fn gpu_use<'a>(&'a self, on_cpu: Option<&'a str>) -> GpuUse<'a> {
+        match self {
+            #[cfg(feature = "wgpu")]
+            Self::Gpu(network) => network.failure().map_or(GpuUse::Computes, GpuUse::Fails),
+            _ => on_cpu.map_or(GpuUse::None, GpuUse::Fails),
+        }
+    }
+
     /// The same without the GPU.
     pub(crate) fn on_cpu(self) -> Self {
         match self {
@@ -280,7 +292,7 @@ impl Runtime {
     pub(crate) fn fallback(&self) -> Option<&'static str> {
         match self {
             #[cfg(feature = "wgpu")]
-            Self::Gpu(network) if network.has_failed() => Some(NDARRAY),
+            Self::Gpu(network) if network.failure().is_some() => Some(NDARRAY),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use crate::error::shown;
 use crate::globals::{Global, Numbers};
 use crate::pickle::{NESTING, Pickle, Tuple, VALUES, Value};
 
-/// Tensors of a state dictionary.
+/// Tensors of a state dictionary, or of another file of weights.
 pub(crate) const TENSORS: usize = 65_536;
 /// Bytes of a tensor's name.
 pub(crate) const NAME_BYTES: usize = 1024;

@@ -68,6 +68,21 @@ fn tensors_names_and_axes_are_bounded() {
 }
 
 #[test]
+fn entries_of_dictionaries_are_counted_up_to_the_bound_as_often_as_they_are_referred_to() {
+    let entries = |keys: std::ops::Range<u32>, value: &[u8]| -> Vec<u8> {
+        keys.flat_map(|key| [b"J".as_slice(), &key.to_le_bytes(), value].concat()).collect()
+    };
+    // One dictionary of 2,047 entries, which is in another one 1,024 times: with its own entries, 2,097,152.
+    let inner = [b"}(".to_vec(), entries(0..2047, b"N"), b"uq\x00".to_vec()].concat();
+    let whole = |more: u32| {
+        let others = entries(1..1024, b"h\x00");
+        [b"}(K\x00".as_slice(), &inner, &others, &entries(1024..1024 + more, b"N"), b"u"].concat()
+    };
+    assert_eq!((VALUES, names(&whole(0))), (1024 * 2048, Ok(Vec::new())));
+    check(&whole(1), "refers to more than 2097152 entries of dictionaries");
+}
+
+#[test]
 fn what_torch_save_does_not_write_is_told_with_the_tensor() {
     let one = |made: Made<'_>| dictionary(&[("fc.weight", &tensor(&made))]);
     let told = |made: Made<'_>, words: &str| check(&one(made), &format!("describes fc.weight, {words}"));

@@ -3,14 +3,14 @@
 //! Random requests are computed alone, and padded beside a longer one. No proof, as that of rows is: a mask is made of numbers. So
 //! floating-point numbers beyond the tried ones are never padded (`ragged`).
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Datatype, Number, Signature, Tensor, TensorSpec};
+use camshaft_core::tensor::{Datatype, Number, Signature, Tensor};
 
+use crate::error::shown;
 use crate::ragged::{TRIED, joined_shapes};
+use crate::samples::{self, LENGTHS, RunBytes};
 
 /// The lengths that are tried: a request's own, and that of a longer one beside it.
 const PAIRS: [(usize, usize); 5] = [(3, 6), (1, 2), (3, 4), (8, 9), (8, 16)];
-/// Lengths of other axes of any length: some models take no short ones.
-const OTHERS: [usize; 3] = [8, 32, 1];
 /// The largest integers that are tried: they may index something.
 const INTEGERS: [u64; 4] = [1000, 100, 10, 1];
 /// The largest integer of eight bits, with a sign or without.
@@ -29,62 +29,103 @@ pub(crate) struct Model<'a> {
     pub(crate) axis: &'a str,
     /// Place of the input that is a mask.
     pub(crate) mask: Option<usize>,
-    pub(crate) bytes: &'a dyn Fn(&[&[usize]]) -> Option<u64>,
+    pub(crate) bytes: RunBytes<'a>,
     pub(crate) alone: Alone<'a>,
     pub(crate) together: Together<'a>,
 }
 
-/// Computes requests alone and together.
+/// Computes requests of all pairs of lengths alone and together, with the largest integers that the model takes in every one of them:
+/// what it computes of one pair says nothing of the others.
 ///
 /// # Errors
-/// They differ, with both numbers; or the model computes none of them.
+/// They differ, with both numbers; or there are no such integers, with why the model does not compute a request.
 pub(crate) fn examine(model: &Model<'_>) -> Result<(), String> {
-    for other in OTHERS {
+    let mut why = String::new();
+    for other in LENGTHS {
         for most in INTEGERS {
-            let mut tried = false;
-            for (seed, (own, longer)) in PAIRS.into_iter().enumerate() {
-                for holes in [false, true] {
-                    let make = Make { model, other, most, holes };
-                    tried |= try_pair(&make, (own, longer), seed as u64 * 2 + u64::from(holes))?;
-                }
-            }
-            if tried {
-                return Ok(());
+            match try_all(model, other, most)? {
+                Tried::Computed => return Ok(()),
+                Tried::Refused(reason) => why = reason,
             }
         }
     }
-    Err(format!("none of the lengths 1 to 16 of {} could be tried on the model", model.axis))
+    Err(format!("padding along {} cannot be tried with all lengths from 1 to 16: {why}", shown(model.axis)))
 }
 
-/// False: the model computes one of the requests not even alone.
-fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result<bool, String> {
-    let model = make.model;
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let Some(short) = make.request(1, own, &mut random) else { return Ok(false) };
-    let Some(long) = make.request(2, longer, &mut random) else { return Ok(false) };
-    let requests: [&[Tensor]; 2] = [&short, &long];
-    let fits = |requests: &[&[Tensor]]| {
-        let shapes = joined_shapes(requests)?;
-        (model.bytes)(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()).filter(|&bytes| bytes <= RUN_BYTES)
-    };
-    if fits(&requests).is_none() {
-        return Ok(false);
-    }
-    let (Ok(short_alone), Ok(long_alone)) = ((model.alone)(&short), (model.alone)(&long)) else { return Ok(false) };
-    let together = (model.together)(&requests).map_err(|error| format!("padded from {own} to {longer}: {error}"))?;
-    for (length, alone, padded) in [(own, short_alone, together.first()), (longer, long_alone, together.get(1))] {
-        for ((spec, alone), padded) in model.signature.outputs.iter().zip(&alone).zip(padded.into_iter().flatten()) {
-            if let Some(difference) = difference(alone, padded) {
-                let name = &spec.name;
-                return Err(format!(
-                    "padding shows in output {name}: of a request with {length} of {} {difference} beside one with {}",
-                    model.axis,
-                    if length == own { longer } else { own },
-                ));
+/// What came of a trial in which no padding showed.
+enum Tried {
+    Computed,
+    /// The model does not compute one of the requests, not even alone.
+    Refused(String),
+}
+
+/// Tries all pairs of lengths, also where one is refused: padding may show in another.
+fn try_all(model: &Model<'_>, other: usize, most: u64) -> Result<Tried, String> {
+    let mut all = Tried::Computed;
+    for (seed, lengths) in PAIRS.into_iter().enumerate() {
+        for holes in [false, true] {
+            let make = Make { model, other, most, holes };
+            let one = try_pair(&make, lengths, seed as u64 * 2 + u64::from(holes))?;
+            if matches!(all, Tried::Computed) {
+                all = one;
             }
         }
     }
-    Ok(true)
+    Ok(all)
+}
+
+fn try_pair(make: &Make<'_>, (own, longer): (usize, usize), seed: u64) -> Result<Tried, String> {
+    let model = make.model;
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let refused = |length: usize, why: &str| {
+        let Make { most, other, .. } = make;
+        let with = format!("with integers up to {most} and {other} for other axes of any length");
+        Ok(Tried::Refused(format!("{with}, a request of the length {length} is not computed: {}", shown(why))))
+    };
+    let large = format!("it takes more than {RUN_BYTES} bytes");
+    let Some(short) = make.request(1, own, &mut random) else { return refused(own, &large) };
+    let Some(long) = make.request(2, longer, &mut random) else { return refused(longer, &large) };
+    let requests: [&[Tensor]; 2] = [&short, &long];
+    if !joined_shapes(&requests).is_some_and(|shapes| samples::fits(&shapes, model.bytes)) {
+        return refused(longer, &large);
+    }
+    let short_alone = match (model.alone)(&short) {
+        Ok(given) => given,
+        Err(why) => return refused(own, &why),
+    };
+    let long_alone = match (model.alone)(&long) {
+        Ok(given) => given,
+        Err(why) => return refused(longer, &why),
+    };
+    let together = (model.together)(&requests).map_err(|error| format!("padded from {own} to {longer}: {error}"))?;
+    let [short_padded, long_padded] = together.as_slice() else {
+        return Err(format!("padded from {own} to {longer}: {} answers to 2 requests", together.len()));
+    };
+    compare(model, (own, longer), &short_alone, short_padded)?;
+    compare(model, (longer, own), &long_alone, long_padded)?;
+    Ok(Tried::Computed)
+}
+
+/// # Errors
+/// What a request gets differs alone and beside one of another length.
+fn compare(
+    model: &Model<'_>,
+    (length, beside): (usize, usize),
+    alone: &[Tensor],
+    padded: &[Tensor],
+) -> Result<(), String> {
+    if alone.len() != padded.len() {
+        return Err(format!("padding shows: there are {} outputs alone and {}", alone.len(), padded.len()));
+    }
+    for ((spec, alone), padded) in model.signature.outputs.iter().zip(alone).zip(padded) {
+        if let Some(difference) = difference(alone, padded) {
+            let (name, axis) = (shown(&spec.name), shown(model.axis));
+            return Err(format!(
+                "padding shows in output {name}: of a request with {length} of {axis} {difference} beside one with {beside}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The first numbers that differ, in words.
@@ -115,24 +156,19 @@ struct Make<'a> {
 }
 
 impl Make<'_> {
-    /// `None`: more than can be counted.
+    /// `None`: computing it takes more than a run may.
     fn request(&self, rows: usize, length: usize, random: &mut Random) -> Option<Vec<Tensor>> {
-        let lengths = |spec: &TensorSpec| -> Vec<usize> {
-            let axis = |(place, axis): (usize, &Axis)| match axis {
-                Axis::Fixed(length) => *length,
-                Axis::Any(_) if place == 0 => rows,
-                Axis::Any(name) if name == self.model.axis => length,
-                Axis::Any(_) => self.other,
-            };
-            spec.shape.iter().enumerate().map(axis).collect()
-        };
-        let shapes: Vec<Vec<usize>> = self.model.signature.inputs.iter().map(lengths).collect();
+        let inputs = &self.model.signature.inputs;
+        let shapes = samples::shapes(inputs, |place, name| match place {
+            0 => rows,
+            _ if name == self.model.axis => length,
+            _ => self.other,
+        });
         // Before anything is as large as that.
-        let bytes = (self.model.bytes)(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
-        if bytes > RUN_BYTES {
+        if !samples::fits(&shapes, self.model.bytes) {
             return None;
         }
-        let specs = self.model.signature.inputs.iter().zip(shapes).enumerate();
+        let specs = inputs.iter().zip(shapes).enumerate();
         specs.map(|(at, (spec, shape))| self.tensor(at, spec.datatype, shape, random)).collect()
     }
 

@@ -9,10 +9,11 @@ use crate::error::{TensorLoadError, shown};
 use crate::pickled::{self, Part};
 use crate::quiet::quietly;
 use crate::record;
-use crate::source::FileFormat;
+use crate::source::{FileFormat, WEIGHTS_BYTES};
+use crate::state_dictionary::TENSORS;
 
-/// Tensors of a file.
-const TENSORS: usize = 65_536;
+/// Bytes of what the layers of a network take as FP32, a tensor as often as it is taken: all of a file in half precision.
+pub(crate) const TAKEN_BYTES: u64 = 2 * WEIGHTS_BYTES;
 
 /// The tensors of a file.
 pub(crate) struct Weights {
@@ -20,9 +21,11 @@ pub(crate) struct Weights {
     used: BTreeSet<String>,
     /// What parts are of.
     file: Vec<u8>,
-    /// Numbers and bytes that layers took.
+    /// Numbers that layers took, each counted once.
     pub(crate) parameters: u64,
+    /// Bytes that the layers of one network hold: each has a copy of its own, also of a tensor that others take.
     pub(crate) bytes: u64,
+    most_bytes: u64,
 }
 
 /// One that is read when a layer wants it, is there, or is a part of the file.
@@ -61,7 +64,12 @@ impl Weights {
             let (got, most) = (tensors.len() as u64, TENSORS as u64);
             return Err(TensorLoadError::TooMany { what: "tensors", got, most });
         }
-        Ok(Self { tensors, used: BTreeSet::new(), file, parameters: 0, bytes: 0 })
+        Ok(Self { tensors, used: BTreeSet::new(), file, parameters: 0, bytes: 0, most_bytes: TAKEN_BYTES })
+    }
+
+    /// Begins to count the bytes of another network of the same layers.
+    pub(crate) fn begin(&mut self) {
+        self.bytes = 0;
     }
 
     /// The numbers of a tensor that has this shape.
@@ -89,6 +97,17 @@ impl Weights {
             let name = shown(name);
             return Err(Missing::Other(format!("({name}) is not contiguous: save it with .contiguous()")));
         }
+        // Before anything is as large as that: thousands of layers may take the same tensor.
+        let taken = volume(shape).and_then(|numbers| (numbers as u64).checked_mul(4));
+        let all = taken.and_then(|taken| self.bytes.checked_add(taken)).filter(|&all| all <= self.most_bytes);
+        let Some(all) = all else {
+            let (name, held, most) = (shown(name), self.bytes, self.most_bytes);
+            let taken =
+                taken.map_or_else(|| "more bytes than can be counted".to_owned(), |bytes| format!("{bytes} bytes"));
+            return Err(Missing::Other(format!(
+                "({name}) takes {taken} beside the {held} of other parameters, at most {most} in all"
+            )));
+        };
         let expected = volume(shape).and_then(|numbers| numbers.checked_mul(number_bytes));
         let data = quietly(|| match stored {
             Stored::Lazy(snapshot) => snapshot.to_data().map_err(|error| error.to_string()),
@@ -106,9 +125,9 @@ impl Weights {
         }
         let numbers = quietly(|| data.convert::<f32>().into_vec::<f32>().ok()).flatten();
         let numbers = numbers.ok_or_else(|| Missing::Other("cannot be converted to FP32".to_owned()))?;
+        self.bytes = all;
         if self.used.insert(name.to_owned()) {
             self.parameters += numbers.len() as u64;
-            self.bytes += 4 * numbers.len() as u64;
         }
         Ok(numbers)
     }

@@ -38,6 +38,42 @@ fn a_file_of_pytorch_gives_the_numbers_of_each_tensor() {
 }
 
 #[test]
+fn regression_a_tensor_that_many_layers_take_counts_for_each_up_to_the_bound() {
+    let (weight, bias) = (numbers(12), numbers(3));
+    let mut weights = read(&ROWS, &[("data/0", &weight), ("data/1", &bias)]).unwrap();
+    assert_eq!(weights.most_bytes, 4 << 30, "no test has the memory for that");
+    weights.most_bytes = 108;
+    for bytes in [48, 96] {
+        assert!(weights.take("fc.weight", &[3, 4]).is_ok());
+        assert_eq!((weights.parameters, weights.bytes), (12, bytes));
+    }
+    let error = weights.take("fc.weight", &[3, 4]).unwrap_err();
+    let expected = "(fc.weight) takes 48 bytes beside the 96 of other parameters, at most 108 in all";
+    assert_eq!(error, Missing::Other(expected.to_owned()));
+    weights.most_bytes = 107;
+    assert!(weights.take("fc.bias", &[3]).is_err(), "one byte too many");
+    weights.most_bytes = 108;
+    assert!(weights.take("fc.bias", &[3]).is_ok());
+    assert_eq!((weights.parameters, weights.bytes), (15, 108));
+    // The same network on a device.
+    weights.begin();
+    assert!(weights.take("fc.weight", &[3, 4]).is_ok());
+    assert_eq!((weights.parameters, weights.bytes), (15, 48));
+}
+
+#[test]
+fn a_file_has_tensors_up_to_the_bound_and_not_one_more() {
+    let read = |count: usize| {
+        let tensor = |at: usize| format!(r#""t{at}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#);
+        let head = format!("{{{}}}", (0..count).map(tensor).collect::<Vec<_>>().join(","));
+        let file = [&(head.len() as u64).to_le_bytes(), head.as_bytes()].concat();
+        Weights::read(FileFormat::Safetensors, file).map(|weights| weights.tensors.len())
+    };
+    assert_eq!(read(TENSORS), Ok(65_536));
+    assert_eq!(read(TENSORS + 1).unwrap_err().to_string(), "has 65537 tensors, at most 65536");
+}
+
+#[test]
 fn regression_damaged_storages_are_no_zeros() {
     let (weight, bias) = (numbers(12), numbers(3));
     let whole: [(&str, &[u8]); 2] = [("data/0", &weight), ("data/1", &bias)];

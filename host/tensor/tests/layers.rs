@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
+use camshaft_core::limits::BATCH_ROWS;
 use camshaft_core::tensor::{Computing, Datatype, Number, Rows, Tensor};
 use camshaft_tensor::{BackendChoice, GatherError, Joining, Predictor, TensorLoadError, TensorModel, gather, load};
 use serde_json::Value;
@@ -187,7 +187,7 @@ fn a_batch_gives_all_kinds_of_layers_what_each_request_alone_gets() {
         let model = Arc::new(model(&format!("tests/fixtures/models/burn/layers-{layout}.toml")));
         assert_eq!(model.facts.joining, Joining::Proven);
         let mut predictor = Predictor::new(model.clone());
-        assert_eq!(predictor.batch().size, 32);
+        assert_eq!(predictor.batch().size, BATCH_ROWS);
         let requests = [ids(2, &given), ids(1, &given[5..]), ids(1, &[0, 0, 11, 0, 0]), ids(1, &given[..5])].map(rows);
         // One is out of range: the others do not notice.
         let failed = predictor.compute(&requests).unwrap();
@@ -255,6 +255,29 @@ fn weights_that_are_not_what_the_layers_have_are_told_by_layer_and_parameter() {
     assert!(error.contains("parameter bias") && error.contains("[2]"), "{error}");
     let integers = r#"{"fc.weight":{"dtype":"I32","shape":[2,4],"data_offsets":[0,32]}}"#;
     check(integers, 32, &["must hold floating-point numbers, got I32"]);
+}
+
+#[test]
+fn regression_weights_that_two_layers_share_count_twice_in_the_memory_of_a_model() {
+    let head = r#"{"fc.weight":{"dtype":"F32","shape":[4,4],"data_offsets":[0,64]},"fc.bias":{"dtype":"F32","shape":[4],"data_offsets":[64,80]}}"#;
+    let weights = safetensors(head, 80);
+    let model = |layers: usize| {
+        let layer = "[[layer]]\nprefix = \"fc\"\ntype = \"linear\"\nout-features = 4\n";
+        let manifest = format!(
+            "weights = \"w.safetensors\"\n[[input]]\nname = \"x\"\nshape = [\"n\", 4]\n{}",
+            layer.repeat(layers)
+        );
+        let there: HashMap<&str, &[u8]> =
+            HashMap::from([("m.toml", manifest.as_bytes()), ("w.safetensors", weights.as_slice())]);
+        let files = gather(Path::new("m.toml"), |wanted| {
+            Ok::<_, ()>(there.get(wanted.path.to_str().unwrap()).map(|bytes| bytes.to_vec()))
+        });
+        load(files.unwrap(), BackendChoice::Cpu).unwrap()
+    };
+    let (one, two) = (model(1), model(2));
+    assert_eq!((one.facts.parameters, one.facts.bytes), (20, 80));
+    assert_eq!((two.facts.parameters, two.facts.bytes), (20, 160));
+    assert!(two.memory_bytes(1, 1) >= one.memory_bytes(1, 1) + 2 * 80);
 }
 
 #[test]

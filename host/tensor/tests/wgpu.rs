@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::tensor::{Computing, Datatype, Number, Rows, Tensor};
