@@ -93,7 +93,7 @@ impl Entry {
     }
 
     /// Whether a request that waits will be computed by it.
-    fn wakes(&self) -> bool {
+    pub(crate) fn wakes(&self) -> bool {
         matches!(self.held, Held::Absent { absence: Absence::Asleep, .. })
     }
 }
