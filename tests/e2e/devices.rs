@@ -205,7 +205,7 @@ fn a_tensor_model_for_which_there_is_no_gpu_is_computed_on_the_cpu_and_the_log_s
     seven(&server);
     let log = server.settled_log();
     assert!(log.contains("the model is computed on the CPU"), "{log}");
-    assert!(log.contains("there is no GPU") || log.contains("needs the feature `wgpu`"), "{log}");
+    assert!(log.contains("there is no GPU") || log.contains("without the feature `wgpu`"), "{log}");
     let auto = digits("auto").env("VK_DRIVER_FILES", "/nowhere").env("VK_ICD_FILENAMES", "/nowhere").start();
     assert_eq!(computed_by(&auto), "ndarray");
     assert!(!auto.settled_log().contains("computed on the CPU"), "{}", auto.settled_log());

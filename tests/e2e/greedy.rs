@@ -69,20 +69,24 @@ fn compare(path: &Path, prompts: &[&str], most: usize, tie: f32) {
     let path = path.to_string_lossy();
     let server = Setup::new().config(&format!("[[model]]\nid = \"m\"\npath = {path:?}\nthreads = 1\n")).start();
 
+    // Prompts are batches, which are multiplied by kernels of our own: without AVX-512 they round otherwise than llama.cpp's.
+    let mut equal = 0;
     for (prompt, expected) in prompts.iter().zip(&expected) {
         let answer = server.client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));
-        assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} alone"));
+        let alone = answer["choices"][0].clone();
+        equal += usize::from(assert_equal_but_for_ties(&alone, expected, tie, &format!("{prompt:?} alone")));
         let mut by_text = body(&json!(prompt), most);
         by_text["parse_special"] = json!(true);
         let answer = server.client.ask(COMPLETIONS, &by_text);
         assert_eq!(answer["usage"]["prompt_tokens"], expected.prompt.len(), "{prompt:?} is tokenized alike");
-        assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} as text"));
+        assert_eq!(answer["choices"][0]["text"], alone["text"], "{prompt:?} as text");
     }
+    assert!(equal >= 5, "only {equal} of 8 texts had no tie");
 
     // First all in one request, which starts them together; then as requests that come and go at different times.
     let all: Vec<&Vec<i32>> = expected.iter().map(|one| &one.prompt).collect();
     let answer = server.client.ask(COMPLETIONS, &body(&json!(all), most));
-    let mut equal = 0;
+    equal = 0;
     for ((index, expected), prompt) in expected.iter().enumerate().zip(prompts) {
         let what = format!("{prompt:?} in a batch");
         equal += usize::from(assert_equal_but_for_ties(&answer["choices"][index], expected, tie, &what));

@@ -18,7 +18,6 @@ use camshaft_core::threads::Spawner;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
 
-use self::change::Order;
 use self::state::{Origin, Resident, State};
 use crate::bounds;
 use crate::cache_plan::CacheShare;
@@ -178,21 +177,6 @@ impl Manager {
             return;
         }
         self.begin_told(state, Change::Unload, id, Self::unload_now);
-    }
-
-    /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
-    fn begin_told(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        change: Change,
-        id: &str,
-        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
-    ) {
-        let entered = self.enter(&mut state, change, id);
-        drop(state);
-        if let Err(refusal) = entered.and_then(|entered| self.run(entered, work)) {
-            tracing::error!(model = id, %refusal, "the model is not changed");
-        }
     }
 
     fn sleepers(&self) -> Vec<ModelConfig> {

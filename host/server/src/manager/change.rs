@@ -1,7 +1,7 @@
 //! What an operation does, on a thread of its own: brings a model into memory, replaces it, or takes it out.
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use camshaft_api::{Absence, Change, ModelRefusal, Operation};
@@ -73,6 +73,21 @@ impl Manager {
             self.enter(&mut state, change, id)?
         };
         self.run(entered, work)
+    }
+
+    /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
+    pub(super) fn begin_told(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) {
+        let entered = self.enter(&mut state, change, id);
+        drop(state);
+        if let Err(refusal) = entered.and_then(|entered| self.run(entered, work)) {
+            tracing::error!(model = id, %refusal, "the model is not changed");
+        }
     }
 
     /// Has a thread carry out an operation that has begun.
