@@ -1,0 +1,4 @@
+//! Answers of every family of models: golden transcripts, cut anywhere, and what the families' grammars generate.
+mod bounds;
+mod goldens;
+mod support;
