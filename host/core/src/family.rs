@@ -2,6 +2,7 @@
 //! constrains an answer and the parser that takes it apart.
 mod arguments;
 mod braces;
+pub mod constraint;
 mod content;
 pub mod description;
 pub mod detect;
@@ -10,8 +11,10 @@ pub mod event;
 pub mod instructions;
 mod json;
 mod known;
+mod lark;
 mod marker;
 pub mod parser;
 mod prefix;
+mod rules;
 mod spelling;
 pub mod tools;
