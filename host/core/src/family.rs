@@ -8,6 +8,7 @@ pub mod description;
 pub mod detect;
 mod elements;
 pub mod event;
+pub mod fuzz;
 pub mod instructions;
 mod json;
 mod known;
