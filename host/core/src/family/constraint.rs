@@ -1,4 +1,6 @@
 //! The grammar of an answer that may call tools: free text has no marker, and what begins as a call is one that parses.
+use serde_json::Value;
+
 use crate::family::content::markers;
 use crate::family::description::{Family, Form, ThinkingState};
 use crate::family::lark::{Lark, TokenOf, escaped, not_first, string, without};
@@ -14,27 +16,48 @@ pub enum ConstraintError {
     Property { family: &'static str, tool: String, property: String },
 }
 
-/// The grammar of an answer that may call these tools, in llguidance's dialect of Lark; nothing if it may call none. `token` tells
-/// which of [`Family::special`] the vocabulary has as control tokens.
+/// What an answer's content is.
+#[derive(Debug, Clone, Copy)]
+pub enum Content<'a> {
+    Text,
+    /// JSON that follows a schema.
+    Json(&'a Value),
+}
+
+/// The grammar of an answer with this content or calls of these tools, in llguidance's dialect of Lark; nothing if all there can be
+/// is text. `token` tells which of [`Family::special`] the vocabulary has as control tokens.
 ///
-/// Free text comes first, then calls, and nothing after them. Where a call needs no marker, text does not begin as one. Arguments
-/// follow the tool's schema. Whether the schema itself can be compiled shows when the grammar is.
+/// Free text comes first, then calls, and nothing after them. Where a call needs no marker, text does not begin as one. JSON comes
+/// instead of calls, not before them. Arguments follow the tool's schema. Whether a schema can be compiled shows when the grammar is.
 ///
 /// # Errors
 /// If the family cannot write an argument's name.
 pub fn constraint(
     family: &'static Family,
     tools: &Tools,
+    content: Content<'_>,
     thinking: ThinkingState,
     token: TokenOf<'_>,
 ) -> Result<Option<String>, ConstraintError> {
-    if tools.callable().is_empty() {
-        return Ok(None);
-    }
+    let calls = !tools.callable().is_empty();
     let mut lark = Lark::new(family.special, token);
+    let json = match content {
+        Content::Text if !calls => return Ok(None),
+        Content::Text => None,
+        Content::Json(schema) => Some(rules::json(schema, &mut lark)),
+    };
     let thoughts = thoughts(family, thinking, &mut lark);
     text(family, thinking, &mut lark);
-    let answer = answer(family, tools, &mut lark)?;
+    let begin = family.channels.as_ref().map_or("GAP?".to_owned(), |channels| lark.spelled(channels.answer));
+    let answer = match json {
+        Some(json) if !calls => format!("{begin} {json}"),
+        // An object that is no call needs calls to be marked.
+        Some(json) if !tools.required() => {
+            format!("({} | {begin} {json})", only_calls(family, tools, false, &mut lark)?)
+        }
+        _ if tools.required() => only_calls(family, tools, family.calls.bare, &mut lark)?,
+        _ => text_or_calls(family, tools, &mut lark)?,
+    };
     lark.define("start", &format!("{thoughts} {answer}"));
     Ok(Some(lark.into_text()))
 }
@@ -83,29 +106,40 @@ fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) {
     lark.define("GAP", "/[ \\n]{1,4}/");
 }
 
-/// Free text, or calls after free text; only calls where one is required.
-fn answer(family: &'static Family, tools: &Tools, lark: &mut Lark<'_>) -> Result<String, ConstraintError> {
-    let calls = &family.calls;
-    let opening = if calls.open.is_empty() { calls.begins.first().copied().unwrap_or_default() } else { calls.open };
-    let trigger = opening.trim_ascii();
+/// Calls without any text before them, but a message to the user where there are such. `bare`: also without a marker.
+fn only_calls(
+    family: &'static Family,
+    tools: &Tools,
+    bare: bool,
+    lark: &mut Lark<'_>,
+) -> Result<String, ConstraintError> {
+    let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
+    let marker = lark.rule(&lark.spelled(trigger));
+    let Some(channels) = &family.channels else {
+        return Ok(format!("GAP? {marker}{} {body}", if bare { "?" } else { "" }));
+    };
+    let said = lark.until("TEXT", "TEXTS", channels.end);
+    Ok(format!("({} {said} {})? {marker} {body}", lark.spelled(channels.preamble), lark.spelled(channels.next)))
+}
+
+/// Free text, or calls after free text.
+fn text_or_calls(family: &'static Family, tools: &Tools, lark: &mut Lark<'_>) -> Result<String, ConstraintError> {
     if let Some(channels) = &family.channels {
-        let said = lark.until("TEXT", "TEXTS", channels.end);
-        let preamble = format!("({} {said} {})?", lark.spelled(channels.preamble), lark.spelled(channels.next));
-        let calls = format!("{preamble} {} {body}", lark.spelled(trigger));
-        return Ok(if tools.required() {
-            calls
-        } else {
-            format!("({calls} | {} TEXT?)", lark.spelled(channels.answer))
-        });
+        return Ok(format!("({} | {} TEXT?)", only_calls(family, tools, false, lark)?, lark.spelled(channels.answer)));
     }
-    if tools.required() {
-        let marker = lark.rule(&lark.spelled(trigger));
-        return Ok(format!("GAP? {marker}{} {body}", if calls.bare { "?" } else { "" }));
-    }
+    let trigger = trigger(family);
+    let body = all_calls(family, tools, trigger, lark)?;
     let opening = lark.until("TEXT", "TEXTS", trigger);
     let opening = lark.rule(&opening);
-    Ok(format!("(TEXT? | {opening}{} {body})", if calls.bare { "?" } else { "" }))
+    Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.bare { "?" } else { "" }))
+}
+
+/// The marker that begins the calls of an answer.
+fn trigger(family: &Family) -> &'static str {
+    let calls = &family.calls;
+    let opening = if calls.open.is_empty() { calls.begins.first().copied().unwrap_or_default() } else { calls.open };
+    opening.trim_ascii()
 }
 
 /// The calls of an answer, after the marker that begins them.

@@ -23,7 +23,7 @@ const SHOWN: usize = 128;
 /// The family of a model with this chat template: the generic one if it shows the markers of none.
 pub fn detect(template: &str) -> &'static Family {
     let shows = |markers: &&[&str]| markers.iter().all(|marker| template.contains(marker));
-    FAMILIES.iter().find(|family| family.detected_by.iter().any(|markers| shows(markers))).copied().unwrap_or(&GENERIC)
+    FAMILIES.iter().find(|family| family.detected_by.iter().any(&shows)).copied().unwrap_or(&GENERIC)
 }
 
 /// The names of all families.

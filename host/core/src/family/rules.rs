@@ -18,11 +18,7 @@ const ITEMS: u64 = 1024;
 /// What the arguments of a call are: JSON that follows the schema, or the family's own notation.
 pub(crate) fn arguments(form: &Form, schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Unwritable> {
     match form {
-        Form::Object(_) | Form::List(_) | Form::Named { .. } => {
-            // Spaces as models write them, but never so much that whitespace alone fills an answer.
-            let whitespace = json!({ "whitespace_pattern": format!("[ \\n\\r\\t]{{1,{SPACE}}}") });
-            Ok(compiled(schema.clone(), whitespace, lark))
-        }
+        Form::Object(_) | Form::List(_) | Form::Named { .. } => Ok(spaced(schema.clone(), lark)),
         Form::Elements => all_elements(schema, lark),
         Form::Braces { quote } => {
             let but = without(&[escaped(quote)]);
@@ -34,6 +30,19 @@ pub(crate) fn arguments(form: &Form, schema: &Map<String, Value>, lark: &mut Lar
 }
 
 /// JSON that follows a schema.
+pub(crate) fn json(schema: &Value, lark: &mut Lark<'_>) -> String {
+    match schema {
+        Value::Object(schema) => spaced(schema.clone(), lark),
+        other => spaced(Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))]), lark),
+    }
+}
+
+/// JSON with spaces as models write them, but never so much that whitespace alone fills an answer.
+fn spaced(schema: Map<String, Value>, lark: &mut Lark<'_>) -> String {
+    compiled(schema, json!({ "whitespace_pattern": format!("[ \\n\\r\\t]{{1,{SPACE}}}") }), lark)
+}
+
+/// JSON with settings of llguidance's compiler.
 fn compiled(mut schema: Map<String, Value>, options: Value, lark: &mut Lark<'_>) -> String {
     schema.insert("x-guidance".to_owned(), options);
     lark.rule(&format!("%json {}", Value::Object(schema)))

@@ -1,7 +1,9 @@
 //! What the families' grammars take, and what they do not.
-use camshaft_core::family::description::ThinkingState;
+use camshaft_core::family::constraint::{Content, constraint};
+use camshaft_core::family::description::{Thinking, ThinkingState};
 use camshaft_core::family::detect::names;
-use camshaft_core::family::tools::{ToolChoice, Tools};
+use camshaft_core::family::tools::{Tool, ToolChoice, Tools};
+use serde_json::json;
 
 use crate::goldens;
 use crate::support::{auto, family, tools};
@@ -150,10 +152,68 @@ fn free_text_has_no_marker_in_any_tokens() {
 }
 
 #[test]
-fn no_tools_need_no_grammar() {
+fn text_without_tools_needs_no_grammar() {
     let none = tools(&ToolChoice::None, true);
     for name in names() {
-        let constraint = camshaft_core::family::constraint::constraint;
-        assert_eq!(constraint(family(name), &none, ThinkingState::Possible, &|_| None), Ok(None));
+        let grammar = constraint(family(name), &none, Content::Text, ThinkingState::Possible, &|_| None);
+        assert_eq!(grammar, Ok(None));
     }
+}
+
+/// What an answer of JSON is with its family's framing, and whether the grammar takes it.
+fn json_answer(name: &str, tools: &Tools, text: &str, vocabulary: &Vocabulary) -> bool {
+    let schema = json!({ "type": "object", "properties": { "sum": { "type": "integer" } }, "required": ["sum"] });
+    let content = Content::Json(&schema);
+    let grammar = vocabulary.grammar_with(family(name), tools, content, ThinkingState::Possible);
+    let mut matcher = vocabulary.matcher(&grammar);
+    let tokens = vocabulary.tokens(text);
+    matcher.try_consume_tokens(&tokens).expect("a state") == tokens.len() && matcher.is_accepting().expect("a state")
+}
+
+#[test]
+fn json_is_content_after_thinking_or_instead_of_calls() {
+    let none = tools(&ToolChoice::None, true);
+    let required = tools(&ToolChoice::Required, true);
+    for name in names() {
+        for vocabulary in vocabularies(name) {
+            let family = family(name);
+            let begin = family.channels.as_ref().map_or("", |channels| channels.answer);
+            let next = family.channels.as_ref().map_or("", |channels| channels.next);
+            let goldens = goldens::of(name);
+            let title = if family.calls.bare { "one call after the tag" } else { "one call" };
+            let call = &goldens.iter().find(|golden| golden.title == title).expect("a call").text;
+            let call = call.trim_end_matches("<|call|>");
+            let thought = |thinking: &Thinking| format!("{}Hm.{}{next}", thinking.begin, thinking.end);
+            let thought = family.thinking.as_ref().map_or(String::new(), thought);
+            for tools in [&none, &auto()] {
+                let answer = format!("{thought}{begin}{{\"sum\": 4}}");
+                assert!(json_answer(name, tools, &answer, &vocabulary), "{name} {answer}");
+                assert!(!json_answer(name, tools, &format!("{thought}{begin}Four."), &vocabulary), "{name}");
+                assert!(!json_answer(name, tools, &format!("{begin}{{}}"), &vocabulary), "{name}");
+            }
+            assert!(json_answer(name, &auto(), call, &vocabulary), "{name}");
+            assert!(json_answer(name, &required, call, &vocabulary), "{name}");
+            assert!(!json_answer(name, &none, call, &vocabulary), "{name}");
+            assert!(!json_answer(name, &required, &format!("{begin}{{\"sum\": 4}}"), &vocabulary), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_argument_whose_name_the_notation_cannot_write_is_refused() {
+    let tool = |key: &str| {
+        let parameters = json!({ "properties": { "where": { "type": "object", "properties": { key: {} } }, key: {} } });
+        let tool = Tool { name: "f".into(), description: None, parameters: Some(parameters), strict: false };
+        Tools::new(vec![tool], &ToolChoice::Auto, true).expect("good tools")
+    };
+    for (name, key) in [("qwen3-coder", "a>b"), ("qwen3-coder", "a\nb"), ("gemma4", "a:b"), ("gemma4", "a}")] {
+        let error = constraint(family(name), &tool(key), Content::Text, ThinkingState::Off, &|_| None).unwrap_err();
+        assert!(error.to_string().contains(&format!("{key:?}")), "{error}");
+    }
+    for (name, bytes) in [("qwen3-coder", 128), ("gemma4", 128)] {
+        let grammar =
+            |bytes| constraint(family(name), &tool(&"k".repeat(bytes)), Content::Text, ThinkingState::Off, &|_| None);
+        assert!(grammar(bytes).is_ok() && grammar(bytes + 1).is_err());
+    }
+    assert!(constraint(family("hermes"), &tool("a>b\n:}"), Content::Text, ThinkingState::Off, &|_| None).is_ok());
 }

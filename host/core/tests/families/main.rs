@@ -2,6 +2,7 @@
 mod bounds;
 mod goldens;
 mod grammars;
+mod soup;
 mod support;
 mod vocabulary;
 mod walks;

@@ -1,7 +1,7 @@
 //! A vocabulary of bytes and control tokens, and grammars over it.
 use std::sync::Arc;
 
-use camshaft_core::family::constraint::constraint;
+use camshaft_core::family::constraint::{Content, constraint};
 use camshaft_core::family::description::{Family, ThinkingState};
 use camshaft_core::family::tools::Tools;
 use llguidance::api::TopLevelGrammar;
@@ -35,7 +35,18 @@ impl Vocabulary {
     }
 
     pub(crate) fn grammar(&self, family: &'static Family, tools: &Tools, thinking: ThinkingState) -> String {
-        constraint(family, tools, thinking, &|text| self.token(text)).expect("a constraint").expect("there are tools")
+        self.grammar_with(family, tools, Content::Text, thinking)
+    }
+
+    pub(crate) fn grammar_with(
+        &self,
+        family: &'static Family,
+        tools: &Tools,
+        content: Content<'_>,
+        thinking: ThinkingState,
+    ) -> String {
+        let grammar = constraint(family, tools, content, thinking, &|text| self.token(text));
+        grammar.expect("a constraint").expect("there are tools or JSON")
     }
 
     pub(crate) fn matcher(&self, grammar: &str) -> Matcher {

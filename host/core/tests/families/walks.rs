@@ -1,10 +1,12 @@
 //! Random answers out of the families' grammars: each parses, and is what was asked for.
+use std::sync::Arc;
+
 use camshaft_core::family::description::{Family, ThinkingState};
 use camshaft_core::family::detect::names;
-use camshaft_core::family::tools::{ToolChoice, Tools};
+use camshaft_core::family::tools::{Tool, ToolChoice, Tools};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::goldens::cut;
 use crate::support::{Call, family, parse, tools};
@@ -72,7 +74,7 @@ fn is_valid(call: &Call) -> bool {
 }
 
 /// Walks with one seed. Returns how many answers ended, and how many calls they had.
-fn walks(family: &'static Family, vocabulary: &Vocabulary, tools: &std::sync::Arc<Tools>, seed: u64) -> (usize, usize) {
+fn walks(family: &'static Family, vocabulary: &Vocabulary, tools: &Arc<Tools>, seed: u64) -> (usize, usize) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut hints = vec![trigger(family), "\n</parameter>\n", "</think>", "ß😀"];
     hints.extend(family.special);
@@ -120,6 +122,76 @@ fn whatever_a_grammar_generates_parses() {
                 (ended, calls) = (ended + more, calls + of_them);
             }
             assert!(ended >= 24 && calls >= 18, "{name}: only {ended} answers with {calls} calls");
+        }
+    }
+}
+
+/// A tool whose schema has objects, lists, listed values and references.
+fn booking() -> Arc<Tools> {
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "kind": { "type": "string", "enum": ["one way", "return"] },
+            "seats": { "enum": [1, 2, "all"] },
+            "stops": { "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": 2 },
+            "from": { "$ref": "#/$defs/place" },
+            "to": {
+                "type": "object",
+                "properties": { "lat": { "type": "number", "minimum": -90, "maximum": 90 }, "name": { "type": "string" }, "far": { "type": "boolean" } },
+                "required": ["name"],
+                "additionalProperties": false,
+            },
+            "note": {},
+        },
+        "required": ["kind", "to"],
+        "additionalProperties": false,
+        "$defs": { "place": { "type": "object", "properties": { "x": { "type": "null" } }, "required": ["x"] } },
+    });
+    let tool = Tool { name: "book".into(), description: None, parameters: Some(parameters), strict: true };
+    Arc::new(Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools"))
+}
+
+/// By hand what the schema of the booking says, but for what is referred to.
+fn is_a_booking(arguments: &str) -> bool {
+    let booking = match serde_json::from_str(arguments) {
+        Ok(Value::Object(booking)) => booking,
+        // Any number is JSON, but not all are numbers here.
+        parsed => return parsed.is_err_and(|error| error.to_string().starts_with("number out of range")),
+    };
+    let listed = |key: &str, values: &[Value]| booking.get(key).is_none_or(|value| values.contains(value));
+    let is_stops = |stops: &Value| {
+        stops.as_array().is_some_and(|stops| (1..=2).contains(&stops.len()) && stops.iter().all(Value::is_string))
+    };
+    let is_place = |to: &Value| {
+        let of = |key: &str, is: fn(&Value) -> bool| to.get(key).is_none_or(is);
+        to["name"].is_string() && of("lat", Value::is_number) && of("far", Value::is_boolean)
+    };
+    booking.contains_key("kind")
+        && listed("kind", &[json!("one way"), json!("return")])
+        && listed("seats", &[json!(1), json!(2), json!("all")])
+        && booking.get("stops").is_none_or(is_stops)
+        && booking.get("to").is_some_and(is_place)
+        && booking.keys().all(|key| ["kind", "seats", "stops", "from", "to", "note"].contains(&key.as_str()))
+}
+
+#[test]
+fn arguments_follow_schemas_in_every_notation() {
+    for name in ["hermes", "qwen3-coder", "gemma4", "functiongemma"] {
+        for special in [family(name).special, &[]] {
+            let vocabulary = Vocabulary::new(special);
+            let grammar = vocabulary.grammar(family(name), &booking(), ThinkingState::Off);
+            let hints = ["\n</parameter>\n", "<|\"|>", "<escape>", "a\nb \"c\" \\", "{", "]", "}"];
+            let mut random = ChaCha8Rng::seed_from_u64(5);
+            let mut ended = 0;
+            for _ in 0..24 {
+                let Some(tokens) = walk(&vocabulary, &grammar, &hints, &mut random) else { continue };
+                let text = vocabulary.text(&tokens);
+                let answer = parse(family(name), &booking(), ThinkingState::Off, [text.as_str()]);
+                let [call] = answer.calls.as_slice() else { panic!("{name}: {text:?} gives {answer:?}") };
+                assert!(call.complete && is_a_booking(&call.arguments), "{name}: {text:?} gives {answer:?}\n{grammar}");
+                ended += 1;
+            }
+            assert!(ended >= 12, "{name}: only {ended} answers");
         }
     }
 }
