@@ -112,6 +112,14 @@ pub enum ThinkingState {
     Open,
 }
 
+/// What an answer's content is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentForm {
+    Text,
+    /// JSON, in which what looks like a marker is none.
+    Json,
+}
+
 impl Family {
     /// Where the answer to a rendered prompt stands: a prompt that ends within thinking has opened it.
     pub fn thinking_after(&self, prompt: &str) -> ThinkingState {

@@ -3,7 +3,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde::de::IgnoredAny;
 
-use crate::family::description::ThinkingState;
+use crate::family::description::{ContentForm, ThinkingState};
 use crate::family::event::Event;
 use crate::family::known::FAMILIES;
 use crate::family::parser::Parser;
@@ -17,8 +17,8 @@ static TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(|| {
     Arc::new(tools.unwrap_or_else(|_| Tools::none()))
 });
 
-/// Parses an answer whole and in pieces. The first byte chooses the family, the second the state of thinking and the length of
-/// the pieces.
+/// Parses an answer whole and in pieces. The first byte chooses the family, the second the state of thinking, the length of the
+/// pieces and the form of content.
 ///
 /// # Panics
 /// If pieces make a difference, a complete call's arguments are no JSON, or events come in a wrong order.
@@ -27,8 +27,9 @@ pub fn answer(bytes: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let family = FAMILIES[usize::from(*family) % FAMILIES.len()];
     let thinking = [ThinkingState::Off, ThinkingState::Possible, ThinkingState::Open][usize::from(*how) % 3];
+    let form = if *how < 128 { ContentForm::Text } else { ContentForm::Json };
     let parse = |pieces: &mut dyn Iterator<Item = &str>| {
-        let mut parser = Parser::new(family, TOOLS.clone(), thinking);
+        let mut parser = Parser::new(family, TOOLS.clone(), form, thinking);
         let mut events: Vec<Event> = pieces.flat_map(|piece| parser.push(piece)).collect();
         events.extend(parser.finish());
         joined(events)

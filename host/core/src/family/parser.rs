@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::family::arguments::Arguments;
 use crate::family::content::{Meaning, markers};
-use crate::family::description::{Family, ThinkingState};
+use crate::family::description::{ContentForm, Family, ThinkingState};
 use crate::family::event::{Event, Events};
 use crate::family::json::Progress;
 use crate::family::marker::{Found, Markers};
@@ -19,6 +19,7 @@ pub struct Parser {
     family: &'static Family,
     tools: Arc<Tools>,
     thinking: ThinkingState,
+    form: ContentForm,
     /// In content, with what each means.
     in_content: (Markers, Vec<Meaning>),
     in_thinking: Markers,
@@ -35,6 +36,8 @@ enum State {
         drops: bool,
     },
     Content,
+    /// Content without markers, to the end.
+    Verbatim,
     Thinking {
         fresh: bool,
     },
@@ -57,7 +60,7 @@ enum Step {
 
 impl Parser {
     /// For an answer that may call these tools. Without any, calls are content.
-    pub fn new(family: &'static Family, tools: Arc<Tools>, thinking: ThinkingState) -> Self {
+    pub fn new(family: &'static Family, tools: Arc<Tools>, form: ContentForm, thinking: ThinkingState) -> Self {
         let thinking = if family.thinking.is_some() { thinking } else { ThinkingState::Off };
         let (markers, meanings) = markers(family, !tools.callable().is_empty(), thinking);
         let ends = family.thinking.iter().flat_map(|thinking| [format!("\n{}", thinking.end), thinking.end.to_owned()]);
@@ -66,6 +69,7 @@ impl Parser {
             family,
             tools,
             thinking,
+            form,
             in_content: (Markers::new(markers), meanings),
             in_thinking: Markers::new(ends.collect()),
             state: if open { State::Thinking { fresh: true } } else { State::Start { drops: false } },
@@ -97,7 +101,9 @@ impl Parser {
         let held = std::mem::take(&mut self.held);
         match &self.state {
             State::Start { drops: true } | State::NextCall => events.content(held.trim_ascii_start()),
-            State::Start { drops: false } | State::Content | State::FirstCall => events.content(&held),
+            State::Start { drops: false } | State::Content | State::Verbatim | State::FirstCall => {
+                events.content(&held)
+            }
             State::Thinking { .. } => events.reasoning(&held),
             State::Arguments(_) => {}
             State::Tail => events.end(self.calls - 1),
@@ -112,6 +118,10 @@ impl Parser {
                 self.start(text, drops)
             }
             State::Content => self.content(text, events),
+            State::Verbatim => {
+                events.content(text);
+                Step::Wait(text.len())
+            }
             State::Thinking { fresh } => {
                 let fresh = std::mem::take(fresh);
                 self.think(text, fresh, events)
@@ -167,7 +177,14 @@ impl Parser {
 
     fn content(&mut self, text: &str, events: &mut Events) -> Step {
         let (markers, meanings) = &self.in_content;
-        match markers.find(text) {
+        let found = markers.find(text);
+        let (Found::Marker { at, .. } | Found::Rest { at }) = found;
+        // JSON begins where neither whitespace nor a marker is.
+        if self.form == ContentForm::Json && !text[..at].trim_ascii().is_empty() {
+            self.state = State::Verbatim;
+            return Step::Used(0);
+        }
+        match found {
             Found::Rest { at } => {
                 events.content(&text[..at]);
                 Step::Wait(at)

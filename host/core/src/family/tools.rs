@@ -45,6 +45,11 @@ pub enum ToolsError {
     #[error("{count} tools are more than the maximum of {}", limits::TOOLS)]
     TooMany { count: usize },
     #[error(
+        "descriptions and parameters of all tools have {bytes} bytes, more than the maximum of {}",
+        limits::TOOLS_BYTES
+    )]
+    TooLarge { bytes: usize },
+    #[error(
         "the name {name:?} of tool {tool} has other characters than letters, digits, `_` and `-`, or not 1 to {} of them",
         limits::TOOL_NAME_BYTES
     )]
@@ -65,7 +70,7 @@ impl ToolsError {
         match self {
             Self::Name { tool, .. } | Self::Parameters { tool, .. } => Some(*tool),
             Self::SameName { second, .. } => Some(*second),
-            Self::TooMany { .. } | Self::UnknownChoice { .. } | Self::NoTools => None,
+            Self::TooMany { .. } | Self::TooLarge { .. } | Self::UnknownChoice { .. } | Self::NoTools => None,
         }
     }
 }
@@ -77,7 +82,7 @@ impl Tools {
     /// `parallel`: an answer may call several tools.
     ///
     /// # Errors
-    /// If there are too many tools, a name is not well-formed or not unique, parameters are no schema of an object, or the choice
+    /// If there are too many tools, or they are too large, a name is not well-formed or not unique, parameters are no schema of an object, or the choice
     /// names or demands what there is not.
     pub fn new(tools: Vec<Tool>, choice: &ToolChoice, parallel: bool) -> Result<Self, ToolsError> {
         if tools.len() > limits::TOOLS {
@@ -88,6 +93,10 @@ impl Tools {
             if let Some(first) = tools[..tool].iter().position(|earlier| earlier.name == checked.name) {
                 return Err(ToolsError::SameName { first, second: tool, name: checked.name.clone() });
             }
+        }
+        let bytes = tools.iter().map(Tool::bytes).sum();
+        if bytes > limits::TOOLS_BYTES {
+            return Err(ToolsError::TooLarge { bytes });
         }
         let chosen: Option<&[String]> = match choice {
             ToolChoice::Auto | ToolChoice::Required => None,
@@ -139,6 +148,12 @@ impl Tools {
 }
 
 impl Tool {
+    /// Of its description and its parameters, as JSON.
+    fn bytes(&self) -> usize {
+        let description = self.description.as_ref().map_or(0, String::len);
+        description + self.parameters.as_ref().map_or(0, |parameters| parameters.to_string().len())
+    }
+
     /// The schema of the arguments: always of an object, and with an empty one where the client gave none.
     pub fn schema(&self) -> Map<String, Value> {
         let mut schema = match &self.parameters {
@@ -253,6 +268,20 @@ mod tests {
         };
         assert!(Tools::new(tools(128), &ToolChoice::Auto, true).is_ok());
         assert_eq!(Tools::new(tools(129), &ToolChoice::Auto, true), Err(ToolsError::TooMany { count: 129 }));
+    }
+
+    #[test]
+    fn descriptions_and_parameters_have_512_kib_together_and_not_one_byte_more() {
+        let tools = |bytes: usize| {
+            let first = Tool { description: Some("x".repeat(bytes - 19)), ..tool("a", Value::Null) };
+            Tools::new(
+                vec![first, tool("b", json!({ "type": "object" })), tool("c", json!({}))],
+                &ToolChoice::Auto,
+                true,
+            )
+        };
+        assert!(tools(512 << 10).is_ok());
+        assert_eq!(tools((512 << 10) + 1), Err(ToolsError::TooLarge { bytes: (512 << 10) + 1 }));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tools, and answers taken apart.
 use std::sync::Arc;
 
-use camshaft_core::family::description::{Family, ThinkingState};
+use camshaft_core::family::description::{ContentForm, Family, ThinkingState};
 use camshaft_core::family::detect::FamilyName;
 use camshaft_core::family::event::Event;
 use camshaft_core::family::parser::Parser;
@@ -58,7 +58,17 @@ pub(crate) fn parse<'a>(
     thinking: ThinkingState,
     pieces: impl IntoIterator<Item = &'a str>,
 ) -> Answer {
-    let mut parser = Parser::new(family, tools.clone(), thinking);
+    parse_as(family, tools, ContentForm::Text, thinking, pieces)
+}
+
+pub(crate) fn parse_as<'a>(
+    family: &'static Family,
+    tools: &Arc<Tools>,
+    form: ContentForm,
+    thinking: ThinkingState,
+    pieces: impl IntoIterator<Item = &'a str>,
+) -> Answer {
+    let mut parser = Parser::new(family, tools.clone(), form, thinking);
     let mut answer = Answer::default();
     for piece in pieces {
         answer.take(parser.push(piece));
