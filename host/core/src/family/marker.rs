@@ -1,7 +1,7 @@
 //! Finds markers in text that comes in pieces.
 
 /// What a text has of some markers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The first marker: where it begins and which it is.
     Marker { at: usize, which: usize },

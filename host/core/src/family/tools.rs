@@ -209,7 +209,7 @@ mod tests {
         names.iter().map(|name| tool(name, Value::Null)).collect()
     }
 
-    fn check(tools: &[&str], choice: &ToolChoice, expected: Result<(&[&str], bool), ToolsError>) {
+    fn check(tools: &[&str], choice: &ToolChoice, expected: &Result<(&[&str], bool), ToolsError>) {
         let tools = Tools::new(named(tools), choice, true);
         let found = tools.as_ref().map(|tools| {
             let names: Vec<&str> = tools.callable().iter().map(|tool| tool.name.as_str()).collect();
@@ -222,36 +222,36 @@ mod tests {
     fn a_choice_says_which_tools_may_be_called_and_whether_one_must() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let allowed = |of: &[&str], required| ToolChoice::Allowed { names: names(of), required };
-        check(&["a", "b"], &ToolChoice::Auto, Ok((&["a", "b"], false)));
-        check(&["a", "b"], &ToolChoice::None, Ok((&[], false)));
-        check(&["a", "b"], &ToolChoice::Required, Ok((&["a", "b"], true)));
-        check(&["a", "b"], &ToolChoice::Named("b".into()), Ok((&["b"], true)));
-        check(&["a", "b", "c"], &allowed(&["c", "a"], false), Ok((&["a", "c"], false)));
-        check(&["a", "b", "c"], &allowed(&["b"], true), Ok((&["b"], true)));
-        check(&[], &ToolChoice::Auto, Ok((&[], false)));
+        check(&["a", "b"], &ToolChoice::Auto, &Ok((&["a", "b"], false)));
+        check(&["a", "b"], &ToolChoice::None, &Ok((&[], false)));
+        check(&["a", "b"], &ToolChoice::Required, &Ok((&["a", "b"], true)));
+        check(&["a", "b"], &ToolChoice::Named("b".into()), &Ok((&["b"], true)));
+        check(&["a", "b", "c"], &allowed(&["c", "a"], false), &Ok((&["a", "c"], false)));
+        check(&["a", "b", "c"], &allowed(&["b"], true), &Ok((&["b"], true)));
+        check(&[], &ToolChoice::Auto, &Ok((&[], false)));
     }
 
     #[test]
     fn a_choice_of_what_there_is_not_is_refused() {
         let unknown = ToolsError::UnknownChoice { name: "c".into() };
-        check(&["a"], &ToolChoice::Named("c".into()), Err(unknown.clone()));
-        check(&["a"], &ToolChoice::Allowed { names: vec!["a".into(), "c".into()], required: false }, Err(unknown));
-        check(&[], &ToolChoice::Required, Err(ToolsError::NoTools));
-        check(&["a"], &ToolChoice::Allowed { names: vec![], required: true }, Err(ToolsError::NoTools));
+        check(&["a"], &ToolChoice::Named("c".into()), &Err(unknown.clone()));
+        check(&["a"], &ToolChoice::Allowed { names: vec!["a".into(), "c".into()], required: false }, &Err(unknown));
+        check(&[], &ToolChoice::Required, &Err(ToolsError::NoTools));
+        check(&["a"], &ToolChoice::Allowed { names: vec![], required: true }, &Err(ToolsError::NoTools));
         let long = ToolsError::UnknownChoice { name: "x".repeat(128) };
-        check(&["a"], &ToolChoice::Named("x".repeat(2 << 20)), Err(long));
+        check(&["a"], &ToolChoice::Named("x".repeat(2 << 20)), &Err(long));
     }
 
     #[test]
     fn names_have_1_to_64_letters_digits_underscores_and_hyphens() {
         let longest = "x".repeat(64);
-        check(&["get_weather-2", &longest], &ToolChoice::Auto, Ok((&["get_weather-2", &longest], false)));
+        check(&["get_weather-2", &longest], &ToolChoice::Auto, &Ok((&["get_weather-2", &longest], false)));
         for bad in ["", "a b", "a.b", "é", &"x".repeat(65)] {
-            check(&["ok", bad], &ToolChoice::Auto, Err(ToolsError::Name { tool: 1, name: bad.to_owned() }));
+            check(&["ok", bad], &ToolChoice::Auto, &Err(ToolsError::Name { tool: 1, name: bad.to_owned() }));
         }
         let same = ToolsError::SameName { first: 0, second: 2, name: "a".into() };
         assert_eq!(same.tool(), Some(2));
-        check(&["a", "b", "a"], &ToolChoice::Auto, Err(same));
+        check(&["a", "b", "a"], &ToolChoice::Auto, &Err(same));
     }
 
     #[test]

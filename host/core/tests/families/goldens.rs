@@ -24,7 +24,7 @@ fn folder() -> PathBuf {
 pub(crate) fn of(name: &str) -> Vec<Golden> {
     let file = fs::read_to_string(folder().join(format!("{name}.txt"))).expect("every family has transcripts");
     let cases = file.strip_prefix("== ").expect("a title").split("\n== ");
-    cases.map(|case| golden(case)).collect()
+    cases.map(golden).collect()
 }
 
 fn golden(case: &str) -> Golden {
