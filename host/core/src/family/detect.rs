@@ -62,6 +62,7 @@ mod tests {
         check("<tool_call>\\n<function=name>\\n<parameter=key>", "qwen3-coder");
         check("<|start_of_role|>assistant {{- '<|tool_call|>' }}", "granite");
         check("<tool_call>\\n{\"name\": <function-name>, \"arguments\": <args-json-object>}", "hermes");
+        check("<tool_call>{function-name}\\n<arg_key> {% set _args = tc.arguments or {} %}", "generic");
         check("<|start_header_id|> {\"name\": function name, \"parameters\": dictionary", "llama3");
         check("<start_of_turn>user", "gemma");
         check("{% for message in messages %}<|im_start|>{{ message.role }}", "generic");

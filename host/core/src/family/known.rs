@@ -233,7 +233,8 @@ static GRANITE: Family = Family {
 /// Hermes 2 Pro, Qwen 2.5 and 3, Granite 4 and many others.
 pub(crate) static HERMES: Family = Family {
     name: "hermes",
-    detected_by: &[&["<tool_call>", "arguments"]],
+    // Others have the tag, too, but no JSON in it.
+    detected_by: &[&["<tool_call>", "\"arguments"]],
     thinking: Some(THINK),
     calls: TAGGED,
     channels: None,

@@ -64,7 +64,7 @@ fn parts() -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
     fn mixtures_of_markers_read_the_same_in_pieces(
         family in 0..13u8,
