@@ -13,6 +13,7 @@ pub struct Target {
 }
 
 pub const TARGETS: &[Target] = &[
+    Target { name: "answer", run: camshaft_core::family::fuzz::answer },
     Target { name: "configuration", run: camshaft::fuzz::configuration },
     Target { name: "connection", run: served::connection },
     Target { name: "event", run: camshaft_api::fuzz::event },

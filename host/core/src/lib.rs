@@ -14,6 +14,7 @@ pub mod embed;
 pub mod engine;
 pub mod engine_loop;
 pub mod fake;
+pub mod family;
 pub mod fcfs;
 pub mod filter;
 mod filter_monitor;

@@ -71,3 +71,11 @@ pub const DRAFT_TOKENS: u32 = 16;
 pub const TENANT_SEQUENCES: u32 = 64 * SEQUENCES;
 /// Maximum sequences of a worker. llama.cpp allows 256, one of which the engine needs for copies of state.
 pub const SEQUENCES: u32 = 255;
+/// Maximum tools of a request.
+pub const TOOLS: usize = 128;
+/// Maximum bytes of the descriptions and parameters of a request's tools, as JSON.
+pub const TOOLS_BYTES: usize = 512 << 10;
+/// Maximum bytes of a tool's name.
+pub const TOOL_NAME_BYTES: usize = 64;
+/// Maximum calls of an answer. What begins as another is text.
+pub const CALLS: usize = 128;
