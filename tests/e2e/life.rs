@@ -269,6 +269,19 @@ fn a_model_sleeps_until_it_is_asked_for_and_when_nobody_asks_any_more() {
 }
 
 #[test]
+fn regression_a_model_that_sleeps_behind_a_fallback_is_woken_by_who_asks_for_it() {
+    let more = "[[model]]\nid = \"big\"\npath = \"demo\"\nthreads = 1\nload = \"on-demand\"\nfallback = \"demo\"\n";
+    let server = Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{more}")).start();
+    let first = server.client.ask(COMPLETIONS, &question("big"));
+    assert_eq!(first["model"], "demo", "the fallback answers meanwhile");
+    eventually("the model has come", || {
+        let states = states(&server);
+        if states["big"] == "ready" { Ok(()) } else { Err(states) }
+    });
+    assert_eq!(server.client.ask(COMPLETIONS, &question("big"))["model"], "big");
+}
+
+#[test]
 fn a_model_that_sleeps_and_cannot_be_loaded_fails_its_requests_and_is_not_tried_each_time() {
     let config = "[[model]]\nid = \"demo\"\nthreads = 1\n[[model]]\nid = \"bad\"\npath = \"/nowhere/b.gguf\"\n\
                   load = \"on-demand\"\n[[model]]\nid = \"worse\"\npath = \"/nowhere/w.gguf\"\nload = \"on-demand\"\n\

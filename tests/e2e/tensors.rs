@@ -305,6 +305,20 @@ fn requests_of_several_clients_are_computed_together_and_the_log_says_whether_a_
     assert!(sum == 48.0 && count < sum, "{sum} requests in {count} batches");
 }
 
+#[test]
+fn regression_a_tensor_model_that_sleeps_is_ready_and_says_what_it_takes() {
+    let server = Setup::new().config(&format!(
+        "[[model]]\nid = \"demo\"\nthreads = 1\n{}id = \"m\"\nload = \"on-demand\"\n",
+        model("linear")
+    ));
+    let server = server.start();
+    assert_eq!(server.client.get("/v2/models/m/ready").status, 200, "requests wait until it is there");
+    assert_eq!(server.client.get("/healthz").json()["models"]["m"], "asleep");
+    let described = server.client.get("/v2/models/m");
+    assert_eq!((described.status, &described.json()["inputs"][0]["name"]), (200, &json!("x")), "{}", described.text());
+    assert_eq!(server.client.get("/healthz").json()["models"]["m"], "ready");
+}
+
 /// Requests and batches of a server's tensor models so far.
 fn batches(server: &Server) -> (f64, f64) {
     let metrics = server.metrics();
