@@ -28,6 +28,7 @@ pub(crate) mod predict;
 pub(crate) mod predicted;
 pub(crate) mod prompt;
 pub(crate) mod quota;
+pub(crate) mod ranking;
 pub(crate) mod readiness;
 pub(crate) mod recent;
 pub(crate) mod render;

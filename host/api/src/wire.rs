@@ -20,6 +20,7 @@ pub(crate) mod nested;
 pub(crate) mod open_inference;
 pub(crate) mod params;
 pub(crate) mod quota_headers;
+pub(crate) mod ranking;
 pub(crate) mod sse;
 pub(crate) mod taken;
 pub(crate) mod tensor_objects;

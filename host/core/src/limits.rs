@@ -69,6 +69,8 @@ pub const HINT_VALUE_BYTES: usize = 256;
 pub const METADATA: usize = 16;
 pub const METADATA_NAME_CHARS: usize = 64;
 pub const METADATA_VALUE_CHARS: usize = 512;
+/// Maximum documents that a request ranks, and pairs of texts that one scores.
+pub const RANKED: usize = 1000;
 /// Maximum draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
 /// The largest bound of one tenant's sequences: those of as many workers as a model may have.

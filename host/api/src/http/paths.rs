@@ -12,6 +12,9 @@ pub(crate) const GENERATE_ALIAS: &str = "/generate";
 /// What only makes tokens of a prompt.
 pub(crate) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
 pub(crate) const TEMPLATE: &str = "/v1/chat/template";
+/// Other uses of embeddings.
+pub(crate) const RERANK: &str = "/v1/rerank";
+pub(crate) const SCORE: &str = "/v1/score";
 /// What follows a model's name in the path of its predictions.
 pub(crate) const PREDICT_SUFFIX: &str = "/predict";
 
@@ -27,7 +30,7 @@ pub(crate) fn canonical<'a>(method: &Method, route: &'a str) -> &'a str {
     match route {
         CHAT_ALIAS | RESPONSES | MESSAGES => CHAT,
         GENERATE | GENERATE_ALIAS => COMPLETIONS,
-        EMBEDDINGS_ALIAS => EMBEDDINGS,
+        EMBEDDINGS_ALIAS | RERANK | SCORE => EMBEDDINGS,
         COUNT_TOKENS | TEMPLATE => TOKENIZE,
         // Predictions of a model that the path names.
         MODEL | OPEN_MODEL if *method == Method::POST => PREDICT,

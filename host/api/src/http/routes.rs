@@ -111,6 +111,8 @@ pub const ROUTES: &[Route] = &[
     posting(paths::GENERATE_ALIAS, Access::Guarded, || post(endpoints::generate)),
     posting(guarded::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
     posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
+    posting(paths::RERANK, Access::Guarded, || post(endpoints::rerank)),
+    posting(paths::SCORE, Access::Guarded, || post(endpoints::score)),
     posting(guarded::PREDICT, Access::Guarded, || post(endpoints::predict)),
     posting(guarded::MODEL, Access::Guarded, || post(endpoints::predict_by)),
     posting(paths::OPEN_MODEL, Access::Guarded, || post(inference::infer)),

@@ -18,6 +18,7 @@ mod messages;
 mod policies;
 mod pool;
 mod quotas;
+mod ranking;
 mod responses;
 mod streaming;
 mod surface;
