@@ -1,6 +1,6 @@
-//! The shapes that errors have on paths of other protocols than OpenAI's.
+//! The shapes that errors have on paths of other protocols than OpenAI's, and where their clients look for a request's id.
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
@@ -27,6 +27,11 @@ impl ErrorShape {
             path if open_inference::is_under(path) => Some(Self::OpenInference),
             _ => None,
         }
+    }
+
+    /// The header in which clients of the protocol look for the id of any request, besides the one that all responses have.
+    pub(crate) fn id_header(self) -> Option<HeaderName> {
+        (self == Self::Messages).then_some(HeaderName::from_static("request-id"))
     }
 
     /// Gives a failed request's response the body that clients of the protocol read. `id`: of the request.

@@ -44,6 +44,10 @@ async fn name(request: Request, next: Next) -> Response {
     if let (Some(note), Some(shape)) = (response.extensions_mut().remove::<ErrorNote>(), shape) {
         shape.write(&note, &id, &mut response);
     }
-    response.headers_mut().extend(HeaderValue::from_str(&id).ok().map(|id| (X_REQUEST_ID, id)));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        let headers = response.headers_mut();
+        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
+        headers.insert(X_REQUEST_ID, id);
+    }
     response
 }

@@ -38,6 +38,7 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     exchange.set_status(response.status().as_u16());
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(exchange.id()) {
+        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
         headers.insert(X_REQUEST_ID, id);
     }
     if let Some(meant) = exchange.instead_of().and_then(|meant| HeaderValue::from_str(meant).ok()) {

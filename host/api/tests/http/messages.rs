@@ -23,6 +23,7 @@ impl Reply {
         let body = self.json();
         assert_eq!(body["type"], "error");
         assert_eq!(body["request_id"].as_str(), self.header("x-request-id"));
+        assert_eq!(body["request_id"].as_str(), self.header("request-id"));
         assert_eq!(body["error"].as_object().unwrap().len(), 2);
         let text = |name: &str| body["error"][name].as_str().unwrap().to_owned();
         (text("type"), text("message"))
@@ -41,6 +42,8 @@ async fn a_message_is_answered_by_a_message() {
     sent.headers_mut().insert("anthropic-version", "2023-06-01".parse().unwrap());
     let reply = server.send(sent).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
+    // Where Anthropic's clients look for it.
+    assert_eq!(reply.header("request-id"), reply.header("x-request-id"));
     let mut body = reply.json();
     assert!(body["id"].as_str().unwrap().starts_with("msg_"));
     body.as_object_mut().unwrap().remove("id");
