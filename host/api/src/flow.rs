@@ -45,6 +45,7 @@ pub(crate) mod template;
 pub(crate) mod template_use;
 pub(crate) mod thread_time;
 pub(crate) mod tokenize;
+pub(crate) mod tokenized;
 pub mod trace;
 pub(crate) mod translated;
 pub(crate) mod turns;

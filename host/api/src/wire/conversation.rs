@@ -1,5 +1,5 @@
 //! Builds the messages of a chat request from what other endpoints call a conversation.
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Messages of a chat request. What an assistant thought, said and called in one turn is one message.
 #[derive(Debug, Default)]
@@ -39,13 +39,14 @@ impl Conversation {
     /// A message of any role but the assistant's and a tool's.
     pub(crate) fn say(&mut self, role: &str, texts: Vec<String>) {
         self.end_turn();
-        self.messages.push(json!({"role": role, "content": content(texts)}));
+        self.messages.push(object([("role", role.into()), ("content", content(texts))]));
     }
 
     /// A tool's result.
     pub(crate) fn result(&mut self, call: String, text: String) {
         self.end_turn();
-        self.messages.push(json!({"role": "tool", "tool_call_id": call, "content": text}));
+        let members = [("role", "tool".into()), ("tool_call_id", call.into()), ("content", text.into())];
+        self.messages.push(object(members));
     }
 
     /// The assistant thought this before it said the next thing.
@@ -68,8 +69,8 @@ impl Conversation {
 
     /// The assistant called a tool, with arguments in JSON.
     pub(crate) fn called(&mut self, id: String, name: String, arguments: String) {
-        let function = json!({"name": name, "arguments": arguments});
-        self.turn().calls.push(json!({"id": id, "type": "function", "function": function}));
+        let function = object([("name", name.into()), ("arguments", arguments.into())]);
+        self.turn().calls.push(object([("id", id.into()), ("type", "function".into()), ("function", function)]));
     }
 
     /// What follows is another turn, even if the assistant's.
@@ -92,13 +93,19 @@ fn content(mut texts: Vec<String>) -> Value {
     match texts.len() {
         0 => String::new().into(),
         1 => texts.remove(0).into(),
-        _ => texts.into_iter().map(|text| json!({"type": "text", "text": text})).collect(),
+        _ => texts.into_iter().map(|text| object([("type", "text".into()), ("text", text.into())])).collect(),
     }
+}
+
+/// An object of these members, which are moved into it.
+fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
+    Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn text(text: &str) -> Vec<String> {
         vec![text.to_owned()]

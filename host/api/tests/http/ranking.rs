@@ -54,14 +54,14 @@ fn server(rules: Rules) -> Server {
     Server::serving(rules, vec![Model { id, naming, health, created: 0, backend }])
 }
 
-fn rank(documents: Value) -> Value {
+fn rank(documents: &Value) -> Value {
     json!({"model": "letters", "query": "aab", "documents": documents})
 }
 
 #[tokio::test]
 async fn documents_are_ranked_by_their_cosine_with_the_query() {
     let server = server(Rules::default());
-    let mut body = rank(json!(["c", "ab", {"text": "aab"}, "b"]));
+    let mut body = rank(&json!(["c", "ab", {"text": "aab"}, "b"]));
     body.as_object_mut()
         .unwrap()
         .extend([("top_n".to_owned(), json!(3)), ("return_documents".to_owned(), json!(true))]);
@@ -75,7 +75,7 @@ async fn documents_are_ranked_by_their_cosine_with_the_query() {
     assert!((second - 3.0 / 10.0_f64.sqrt()).abs() < 1e-6, "{second}");
     // Each text has a token before it.
     assert_eq!(got["usage"], json!({"prompt_tokens": 15, "total_tokens": 15}));
-    let plain = server.post("/v1/rerank", rank(json!(["a"]))).await.json();
+    let plain = server.post("/v1/rerank", rank(&json!(["a"]))).await.json();
     assert_eq!(plain["results"][0].as_object().unwrap().len(), 2, "documents only for those who ask");
 }
 
@@ -99,11 +99,11 @@ async fn pairs_are_scored_in_their_order() {
 async fn a_text_that_is_too_long_or_empty_is_named() {
     let server = server(Rules::default());
     let most = "a".repeat(INPUT_TOKENS as usize - 1);
-    assert_eq!(server.post("/v1/rerank", rank(json!(["a", most.clone()]))).await.status, 200);
-    let (shape, message) = server.post("/v1/rerank", rank(json!(["a", most + "a"]))).await.error(400);
+    assert_eq!(server.post("/v1/rerank", rank(&json!(["a", most.clone()]))).await.status, 200);
+    let (shape, message) = server.post("/v1/rerank", rank(&json!(["a", most + "a"]))).await.error(400);
     assert_eq!(shape, "invalid_request_error context_length_exceeded documents[1]");
     assert_eq!(message, "documents[1] has 33 tokens, this model takes at most 32");
-    let (shape, message) = server.post("/v1/rerank", rank(json!(["a", ""]))).await.error(400);
+    let (shape, message) = server.post("/v1/rerank", rank(&json!(["a", ""]))).await.error(400);
     assert_eq!((shape.as_str(), message.as_str()), ("invalid_request_error - documents[1]", "documents[1] is empty"));
 }
 
@@ -123,13 +123,13 @@ async fn validators_and_quotas_hold_as_for_embeddings() {
         assert_eq!((request.endpoint.as_str(), request.prompt_tokens), ("embedding", 4));
         ValidateOutcome::Refuse(refusal(400, "policy_refused"))
     });
-    let (shape, _) = server(refused).post("/v1/rerank", rank(json!(["a"]))).await.error(400);
+    let (shape, _) = server(refused).post("/v1/rerank", rank(&json!(["a"]))).await.error(400);
     assert!(shape.starts_with("invalid_request_error policy_refused"), "{shape}");
     let quotas = Quotas { tokens_per_minute: Some(10), ..Quotas::default() };
     let principal = Principal { quotas, ..Principal::anonymous() };
     let metered = server(Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone())));
     // Four and two tokens.
-    assert_eq!(metered.post("/v1/rerank", rank(json!(["a"]))).await.status, 200);
-    let (shape, _) = metered.post("/v1/rerank", rank(json!(["a"]))).await.error(429);
+    assert_eq!(metered.post("/v1/rerank", rank(&json!(["a"]))).await.status, 200);
+    let (shape, _) = metered.post("/v1/rerank", rank(&json!(["a"]))).await.error(429);
     assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
 }

@@ -118,7 +118,7 @@ fn blocks(delta: Delta) -> Result<Vec<Block>, serde_json::Error> {
     blocks.extend(said(delta.content).map(|text| Block::Text { text }));
     blocks.extend(said(delta.refusal).map(|text| Block::Text { text }));
     for call in delta.tool_calls.unwrap_or_default() {
-        let input = input(call.function.arguments.unwrap_or_default())?;
+        let input = input(&call.function.arguments.unwrap_or_default())?;
         let id = call.id.unwrap_or_else(|| id("toolu"));
         blocks.push(Block::ToolUse { id, name: call.function.name.unwrap_or_default(), input });
     }
@@ -127,7 +127,7 @@ fn blocks(delta: Delta) -> Result<Vec<Block>, serde_json::Error> {
 
 /// The arguments of a call as they are, if they are an object. Others, such as arguments that `max_tokens` cut, are one of
 /// their own.
-fn input(arguments: String) -> Result<Box<RawValue>, serde_json::Error> {
+fn input(arguments: &str) -> Result<Box<RawValue>, serde_json::Error> {
     let text = arguments.trim();
     if text.is_empty() {
         return RawValue::from_string("{}".to_owned());

@@ -54,11 +54,14 @@ struct Changed<'a> {
 struct Nothing {}
 
 #[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum BlockDelta<'a> {
-    ThinkingDelta { thinking: &'a str },
-    TextDelta { text: &'a str },
-    InputJsonDelta { partial_json: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "input_json_delta")]
+    Input { partial_json: &'a str },
 }
 
 impl Events {
@@ -126,11 +129,11 @@ impl Events {
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         if let Some(thinking) = said(delta.reasoning_content) {
             self.turn_to(out, Doing::Thinking, || json!({"type": "thinking", "thinking": "", "signature": ""}));
-            self.delta(out, BlockDelta::ThinkingDelta { thinking: &thinking });
+            self.delta(out, BlockDelta::Thinking { thinking: &thinking });
         }
         for text in [said(delta.content), said(delta.refusal)].into_iter().flatten() {
             self.turn_to(out, Doing::Saying, || json!({"type": "text", "text": ""}));
-            self.delta(out, BlockDelta::TextDelta { text: &text });
+            self.delta(out, BlockDelta::Text { text: &text });
         }
         for (position, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
             self.call(out, call, position);
@@ -145,7 +148,7 @@ impl Events {
             json!({"type": "tool_use", "id": call_id, "name": name, "input": {}})
         });
         if let Some(partial_json) = call.function.arguments.filter(|more| !more.is_empty()) {
-            self.delta(out, BlockDelta::InputJsonDelta { partial_json: &partial_json });
+            self.delta(out, BlockDelta::Input { partial_json: &partial_json });
         }
     }
 

@@ -48,14 +48,14 @@ pub(super) fn choice(choice: Value) -> Result<Value, RequestError> {
         other => return Err(wrong_type(PATH, "a string or an object", &other)),
     };
     match choice.required_text("type")?.as_str() {
-        "function" => Ok(named(choice.required_text("name")?)),
+        "function" => Ok(named(&choice.required_text("name")?)),
         "allowed_tools" => {
             let mode = choice.text("mode")?.unwrap_or_else(|| "auto".to_owned());
             let list = choice.list("tools")?.ok_or_else(|| choice.missing("tools"))?;
             let tool = |(i, tool): (usize, Value)| {
                 let mut tool = Taken::of(tool, &format!("{PATH}.tools[{i}]"))?;
                 check_type(&mut tool)?;
-                Ok(named(tool.required_text("name")?))
+                Ok(named(&tool.required_text("name")?))
             };
             let tools = list.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, RequestError>>()?;
             Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}))
@@ -68,6 +68,6 @@ pub(super) fn choice(choice: Value) -> Result<Value, RequestError> {
     }
 }
 
-fn named(name: String) -> Value {
+fn named(name: &str) -> Value {
     json!({"type": "function", "function": {"name": name}})
 }

@@ -11,7 +11,7 @@ fn body(request: &Value) -> Value {
     body_of(Native(Framing::Unsaid), request).unwrap()
 }
 
-fn completion(choice: Option<Value>, usage: Value) -> Value {
+fn completion(choice: Option<Value>, usage: &Value) -> Value {
     json!({"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "demo",
         "choices": choice.into_iter().collect::<Vec<_>>(), "usage": usage})
 }
@@ -19,11 +19,18 @@ fn completion(choice: Option<Value>, usage: Value) -> Value {
 fn frames() -> Vec<Frame> {
     let piece = |text: &str, finish: Option<&str>| {
         let choice = json!({"text": text, "index": 0, "logprobs": null, "finish_reason": finish});
-        data(&completion(Some(choice), Value::Null))
+        data(&completion(Some(choice), &Value::Null))
     };
     let done = Frame::Data("[DONE]".to_owned());
     let queued = Frame::Comment("x-queue-position: 2".to_owned());
-    vec![queued, piece("Hel", None), piece("lo", None), piece("", Some("stop")), data(&completion(None, usage())), done]
+    vec![
+        queued,
+        piece("Hel", None),
+        piece("lo", None),
+        piece("", Some("stop")),
+        data(&completion(None, &usage())),
+        done,
+    ]
 }
 
 #[test]
@@ -84,7 +91,7 @@ fn a_whole_answer_has_no_choices() {
     let got = answer_of(
         Native(Framing::Unsaid),
         &json!({"prompt": "a", "session_id": "s"}),
-        &completion(Some(choice), usage()),
+        &completion(Some(choice), &usage()),
     );
     let expected = json!({"id": "gen-0", "object": "generation", "created": 1_700_000_000, "model": "demo",
         "session_id": "s", "text": "Hello", "logprobs": logprobs, "finish_reason": "length",
