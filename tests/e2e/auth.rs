@@ -26,6 +26,11 @@ fn assert_unauthorized(server: &Server, request: &Request) {
         assert!(format!("{request:?}").contains("\"/v2"), "{request:?}: the Open Inference Protocol's shape");
         return;
     }
+    if response.json()["type"] == json!("error") {
+        assert!(format!("{request:?}").contains("\"/v1/messages"), "{request:?}: Anthropic's shape");
+        assert_eq!(response.json()["error"]["type"], json!("authentication_error"));
+        return;
+    }
     let error = error_of(&response);
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
 }

@@ -57,6 +57,8 @@ fn regression_no_path_leads_around_an_auth_policy_that_matches_its_route() {
     for path in [
         CHAT,
         "/chat",
+        "/v1/responses",
+        "/v1/messages",
         "/chat/",
         "/v1/chat/completions/",
         "/v1/chat/completions?x=/v1/completions",
@@ -77,6 +79,9 @@ fn regression_no_path_leads_around_an_auth_policy_that_matches_its_route() {
     let open = [
         "/v1/chat/completions",
         "\"/chat\"",
+        "\"/v1/responses\"",
+        "\"/v1/messages\"",
+        "/generate\"",
         "/v1/completions",
         "/v1/models",
         "\"/v2\"",

@@ -18,7 +18,7 @@ pub(crate) fn run_in(folder: &Path, environment: &str, script: &str, arguments: 
     // Without the proxies and keys of the developer's environment.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_uppercase();
-        if upper.starts_with("OPENAI_") || upper.ends_with("_PROXY") {
+        if upper.starts_with("OPENAI_") || upper.starts_with("ANTHROPIC_") || upper.ends_with("_PROXY") {
             command.env_remove(name);
         }
     }
@@ -30,11 +30,32 @@ pub(crate) fn run_in(folder: &Path, environment: &str, script: &str, arguments: 
 
 #[test]
 fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() {
+    check_client("openai_client.py", "/v1");
+}
+
+/// Serves the demo model to two keys, of which the second may use another model, and runs a client against it.
+fn check_client(script: &str, path: &str) {
     let keys = api_keys(&[("sk-good", ""), ("sk-other", "allowed-models = [\"other\"]")]);
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
-    let base = format!("http://{}/v1", server.client.address);
-    run_client("openai_client.py", &[&base, "sk-good", "sk-other"]);
+    let base = format!("http://{}{path}", server.client.address);
+    run_client(script, &[&base, "sk-good", "sk-other"]);
     server.wait_until_idle();
+}
+
+#[test]
+fn the_openai_python_client_gets_responses_and_their_events() {
+    check_client("responses_client.py", "/v1");
+}
+
+#[test]
+fn the_anthropic_python_client_gets_messages_counts_tokens_and_raises_its_own_exceptions() {
+    check_client("anthropic_client.py", "");
+}
+
+#[test]
+fn the_golden_answers_of_other_apis_are_as_their_clients_types_have_them() {
+    let golden = repository().join("host/api/tests/golden");
+    run_client("golden.py", &[&golden.to_string_lossy()]);
 }
 
 pub(crate) fn clients() -> PathBuf {

@@ -29,6 +29,7 @@ use crate::flow::readiness::{ModelHealth, Readiness};
 use crate::flow::request::Endpoint;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
+use crate::wire::dialect::{Dialect, Framing};
 use crate::wire::{json, sse};
 
 /// Policies that decide nothing.
@@ -140,14 +141,13 @@ impl Parsers {
         public_router(self.api.clone(), PublicAccess { host: None, cors_origins })
     }
 
-    /// Parses a body for both endpoints, and checks the bounds of what it accepts.
+    /// Parses a body for both endpoints, as it is and as one in each other shape, and checks the bounds of what it accepts.
     ///
     /// # Panics
     /// If an accepted request is out of bounds.
     pub fn request(&self, bytes: &[u8]) {
-        let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| json::parse(text).map_err(drop)) else {
-            return;
-        };
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        let Ok(body) = json::parse(text) else { return };
         let aside = Aside::default();
         let context = ParseContext {
             api: &self.api,
@@ -156,7 +156,15 @@ impl Parsers {
             answers: &Answers::default(),
             chosen: &Chosen::default(),
         };
-        for endpoint in [Endpoint::Chat, Endpoint::Completion] {
+        let own = [(Endpoint::Chat, body.clone()), (Endpoint::Completion, body)];
+        let shapes = [
+            (Endpoint::Chat, Dialect::Responses),
+            (Endpoint::Chat, Dialect::Messages),
+            (Endpoint::Completion, Dialect::Native(Framing::Lines)),
+        ];
+        let translated =
+            shapes.into_iter().filter_map(|(endpoint, shape)| Some((endpoint, shape.read(text).ok()?.body)));
+        for (endpoint, body) in own.into_iter().chain(translated) {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);

@@ -9,6 +9,7 @@ pub(crate) mod cors;
 pub(crate) mod encoding;
 pub(crate) mod endpoints;
 pub(crate) mod error;
+pub(crate) mod error_shape;
 pub(crate) mod head;
 pub(crate) mod health;
 pub(crate) mod inference;

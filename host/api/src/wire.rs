@@ -2,6 +2,10 @@
 //! policies.
 pub(crate) mod adapters;
 pub(crate) mod answer;
+pub(crate) mod anthropic_error;
+pub(crate) mod chat_answer;
+pub(crate) mod conversation;
+pub(crate) mod dialect;
 pub(crate) mod echo;
 pub(crate) mod embeddings;
 pub(crate) mod error;
@@ -11,12 +15,16 @@ pub(crate) mod json;
 pub(crate) mod lists;
 pub(crate) mod merge_patch;
 pub(crate) mod messages;
+pub(crate) mod metadata;
 pub(crate) mod nested;
 pub(crate) mod open_inference;
 pub(crate) mod params;
 pub(crate) mod quota_headers;
+pub(crate) mod ranking;
 pub(crate) mod sse;
+pub(crate) mod taken;
 pub(crate) mod tensor_objects;
 pub(crate) mod tensors;
 pub(crate) mod tokens;
+pub(crate) mod translated;
 pub(crate) mod written;

@@ -65,6 +65,12 @@ pub const SESSION_ID: usize = 128;
 pub const HINTS: usize = 8;
 pub const HINT_NAME_BYTES: usize = 64;
 pub const HINT_VALUE_BYTES: usize = 256;
+/// Maximum entries of `metadata`, characters of a name, and characters of a value, as OpenAI has them.
+pub const METADATA: usize = 16;
+pub const METADATA_NAME_CHARS: usize = 64;
+pub const METADATA_VALUE_CHARS: usize = 512;
+/// Maximum documents that a request ranks, and pairs of texts that one scores.
+pub const RANKED: usize = 1000;
 /// Maximum draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
 /// The largest bound of one tenant's sequences: those of as many workers as a model may have.

@@ -4,11 +4,15 @@ use serde_json::Map;
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
-use crate::flow::prompt;
+use crate::flow::prompt::{self, Rendered};
 use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::served::Served;
 use crate::wire::fields::Fields;
 use crate::wire::json::Body;
 use crate::wire::messages;
+
+/// The field that holds the prompt.
+pub(crate) const MESSAGES: &str = "messages";
 
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
@@ -17,16 +21,11 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let served = &context.model(&fields)?;
     served.pool()?;
     let adapters = context.adapters(&fields, served)?;
-    let messages = messages::read(&fields)?;
     let settings = context.settings(&fields, served, Endpoint::Chat)?;
     let logprobs = logprobs(&fields)?;
-    let no_variables = Map::new();
-    let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
-    context.check()?;
-    let text = served.text()?;
-    let tokens = prompt::tokens(text, served.template()?, &messages, variables, context.aside)?;
-    let prompt = context.prompt(tokens, served, &settings, "messages")?;
-    let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
+    let Rendered { tokens, .. } = render(context, &fields, served)?;
+    let prompt = context.prompt(tokens, served, &settings, MESSAGES)?;
+    let (served, vocabulary) = (served.clone(), served.text()?.info.vocabulary.clone());
     GenerationRequest {
         endpoint: Endpoint::Chat,
         served,
@@ -37,6 +36,18 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
         logprobs,
     }
     .check_choices()
+}
+
+/// The prompt of a chat, for every endpoint that reads one.
+///
+/// # Errors
+/// 400: the messages are malformed, or the template refuses them.
+pub(crate) fn render(context: ParseContext<'_>, fields: &Fields<'_>, served: &Served) -> Result<Rendered, FlowError> {
+    let messages = messages::read(fields)?;
+    let no_variables = Map::new();
+    let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
+    context.check()?;
+    prompt::render(served.text()?, served.template()?, &messages, variables, context.aside)
 }
 
 /// `logprobs` enables them; `top_logprobs` is the number of alternatives per token.

@@ -107,6 +107,11 @@ pub(crate) enum FlowError {
     Task { task: &'static str, source: JoinError },
     #[error("a body could not be written")]
     Serialize(#[source] serde_json::Error),
+    #[error("an answer could not be read")]
+    Answer(#[source] axum::Error),
+    /// `names`: the client's own, of fields that have others where the request is served.
+    #[error("{source}")]
+    Renamed { source: Box<Self>, names: &'static [(&'static str, &'static str)] },
 }
 
 fn does(kind: ModelKind) -> &'static str {
@@ -181,6 +186,11 @@ impl FlowError {
         RequestError::field(param, message).into()
     }
 
+    /// The same error, with fields as the client has them.
+    pub(crate) fn renamed(self, names: &'static [(&'static str, &'static str)]) -> Self {
+        Self::Renamed { source: Box::new(self), names }
+    }
+
     /// The mapping from conditions to statuses, types and codes.
     pub(crate) fn answer(&self) -> Answer {
         let text = || self.to_string();
@@ -234,7 +244,8 @@ impl FlowError {
             | Self::Failed(_)
             | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
-            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
+            Self::Renamed { source, names } => source.answer().renamed(names),
+            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) | Self::Answer(_) => {
                 Answer::internal("internal error", self)
             }
         }

@@ -10,39 +10,66 @@ use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
+use crate::wire::error::RequestError;
 use crate::wire::json::{self, Body};
 use crate::wire::params;
+use crate::wire::translated::Translated;
+
+/// A response that has begun, and what its translation into another shape needs.
+#[derive(Debug)]
+pub(crate) struct Begun<T> {
+    pub(crate) response: Response,
+    pub(crate) kept: T,
+    /// Of the request.
+    pub(crate) prompt_tokens: u64,
+}
 
 /// # Errors
 /// Any failure before the response's head is sent.
-pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Result<Response, FlowError> {
+pub(crate) async fn respond(endpoint: Endpoint, incoming: Incoming) -> Result<Response, FlowError> {
+    let own = |text: &str| json::parse(text).map(Translated::own);
+    Ok(respond_to(endpoint, incoming, own).await?.response)
+}
+
+/// As [`respond`], to a body that `translate` reads.
+///
+/// # Errors
+/// Any failure before the response's head is sent.
+pub(crate) async fn respond_to<T: Send + 'static>(
+    endpoint: Endpoint,
+    mut incoming: Incoming,
+    translate: impl Fn(&str) -> Result<Translated<T>, RequestError> + Send + Sync + 'static,
+) -> Result<Begun<T>, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
-    let read = move |context: ParseContext<'_>, text: &str| read(endpoint, context, text);
-    let mut accepted = incoming.read(from_header, read).await?;
+    let read = move |context: ParseContext<'_>, text: &str| {
+        let Translated { body, kept, kept_bytes } = translate(text)?;
+        Ok((read(endpoint, context, body)?, kept, kept_bytes))
+    };
+    let (mut accepted, kept, kept_bytes) = incoming.read(from_header, read).await?;
     drop(span);
     let request = &mut accepted.request;
     request.settings.timeout = request.settings.timeout.or(from_header);
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
-    let (tokens, read) = (request.max_total_tokens(), request.prompt_tokens());
-    incoming.reserve(Demand { choices, tokens, read })?;
+    let (tokens, prompt_tokens) = (request.max_total_tokens(), request.prompt_tokens());
+    incoming.reserve(Demand { choices, tokens, read: prompt_tokens })?;
     let Incoming { api, caller, exchange, grant, mut share, .. } = incoming;
     // From here on the tokens wait, and the body only if a policy reads it.
-    let kept = accepted.context.body.as_ref().map_or(0, |body| body.len());
-    share.resize(request.held_bytes().saturating_add(kept))?;
+    let body_bytes = accepted.context.body.as_ref().map_or(0, |body| body.len());
+    share.resize(request.held_bytes().saturating_add(body_bytes).saturating_add(kept_bytes))?;
     exchange.set_model(&request.served.model.id);
     let running = RunningChoices::submit(&api, &caller, &accepted, exchange.clone(), grant)?;
     let request = accepted.request;
-    match request.settings.stream {
-        true => stream::respond(running, request, exchange, share).await,
-        false => unary::respond(running, request, share).await,
-    }
+    let response = match request.settings.stream {
+        true => stream::respond(running, request, exchange, share).await?,
+        false => unary::respond(running, request, share).await?,
+    };
+    Ok(Begun { response, kept, prompt_tokens })
 }
 
 /// # Errors
 /// The first fault of the body, a validator's refusal, or 500 if a validator failed.
-fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<Accepted<GenerationRequest>, FlowError> {
-    let body = json::parse(text)?;
+fn read(endpoint: Endpoint, context: ParseContext<'_>, body: Body) -> Result<Accepted<GenerationRequest>, FlowError> {
     let request = parse(endpoint, context, &body)?;
     validate::run(context, body, request)
 }

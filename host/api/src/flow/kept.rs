@@ -1,4 +1,5 @@
 //! Responses that are rendered whole: they hold their memory until the connection has taken them.
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -21,16 +22,31 @@ const INLINE_BYTES: u64 = 64 << 10;
 
 /// A longer response goes piece by piece. What a connection has of a response counts with the connection, which counts more
 /// than this for the head of each request in flight.
-const PIECE_BYTES: usize = 16 << 10;
+pub(crate) const PIECE_BYTES: usize = 16 << 10;
 /// A client takes at least a piece in this time, or, while the memory for requests is tight, in the shorter one.
 const UNTAKEN: Duration = Duration::from_secs(60);
 const TIGHT_UNTAKEN: Duration = Duration::from_secs(5);
 
-/// Text, and what it takes of the memory for all.
+/// What is to be sent, and what it takes of the memory for all.
 #[derive(Debug)]
 struct Kept {
-    text: Box<[u8]>,
+    source: Source,
     share: Share,
+}
+
+enum Source {
+    Text(Box<[u8]>),
+    /// Written piece by piece, as the client takes it.
+    Pieces(Box<dyn Iterator<Item = Vec<u8>> + Send>),
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Pieces(_) => f.write_str("Pieces"),
+        }
+    }
 }
 
 /// Runs `render` where it delays no other connection. The share holds what rendering takes.
@@ -64,7 +80,20 @@ pub(crate) fn body(text: Vec<u8>, mut share: Share) -> Body {
     }
     // It is there already, and the work is done.
     share.set(text.len());
-    Body::new(LongBody::new(Kept { text: text.into(), share }))
+    let bytes = text.len();
+    Body::new(LongBody::new(bytes, Kept { source: Source::Text(text.into()), share }))
+}
+
+/// The body of a response of `bytes` that is never whole: each of `pieces`, which has about [`PIECE_BYTES`], is written when the
+/// client takes it. Until then `held` bytes are kept, which the share counts.
+pub(crate) fn pieces(
+    bytes: usize,
+    held: usize,
+    pieces: impl Iterator<Item = Vec<u8>> + Send + 'static,
+    mut share: Share,
+) -> Body {
+    share.set(held);
+    Body::new(LongBody::new(bytes, Kept { source: Source::Pieces(Box::new(pieces)), share }))
 }
 
 /// A long response, piece by piece. A client that takes none for [`UNTAKEN`] has lost it: whatever else it does on the same
@@ -90,8 +119,7 @@ struct Held {
 struct NotTaken;
 
 impl LongBody {
-    fn new(kept: Kept) -> Self {
-        let bytes = kept.text.len();
+    fn new(bytes: usize, kept: Kept) -> Self {
         let held = Arc::new(Mutex::new(Held { kept: Some(kept), sent: 0, bytes, moved: Instant::now() }));
         let watched = Arc::downgrade(&held);
         let watch = tokio::spawn(async move {
@@ -119,11 +147,16 @@ impl Held {
         if self.sent == self.bytes {
             return None;
         }
-        let Some(kept) = &self.kept else { return Some(Err(NotTaken)) };
-        let piece = &kept.text[self.sent..self.bytes.min(self.sent + PIECE_BYTES)];
+        let Some(kept) = &mut self.kept else { return Some(Err(NotTaken)) };
+        let piece = match &mut kept.source {
+            Source::Text(text) => Bytes::copy_from_slice(&text[self.sent..self.bytes.min(self.sent + PIECE_BYTES)]),
+            Source::Pieces(pieces) => pieces.next().map(Bytes::from).unwrap_or_default(),
+        };
+        if piece.is_empty() {
+            return Some(Err(NotTaken));
+        }
         self.sent += piece.len();
         self.moved = Instant::now();
-        let piece = Bytes::copy_from_slice(piece);
         if self.sent == self.bytes {
             self.kept = None;
         }

@@ -22,7 +22,14 @@ enum PromptPart<'a> {
     Content(&'a str),
 }
 
-/// Tokenizes the rendered conversation.
+/// A conversation as the model reads it.
+#[derive(Debug)]
+pub(crate) struct Rendered {
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<Token>,
+}
+
+/// Renders the conversation, and tokenizes what was rendered.
 ///
 /// Usually it tokenizes the rendered text as a whole, as in the model's training. But if a client's text, or the texts
 /// of neighbouring messages together, spell a control token, it renders the conversation with markers in place of the
@@ -30,13 +37,13 @@ enum PromptPart<'a> {
 ///
 /// # Errors
 /// 400 as [`ChatTemplate::render`], and for template variables that spell a control token.
-pub(crate) fn tokens(
+pub(crate) fn render(
     model: &TextModel,
     template: &ChatTemplate,
     messages: &[Message],
     kwargs: &Map<String, Value>,
     aside: &Aside,
-) -> Result<Vec<Token>, FlowError> {
+) -> Result<Rendered, FlowError> {
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
@@ -45,17 +52,17 @@ pub(crate) fn tokens(
         return Err(FlowError::field("chat_template_kwargs", message));
     }
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
-    let pieces;
-    let rendered;
+    let rendered = |pieces: &[PromptPart<'_>]| tokenize(model, pieces, aside).ok_or(FlowError::Cancelled);
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages);
-        rendered = template.render(&markers.messages, kwargs, aside)?;
-        pieces = markers.split(&rendered, messages);
+        let marked = template.render(&markers.messages, kwargs, aside)?;
+        let pieces = markers.split(&marked, messages);
+        let text = pieces.iter().map(|(PromptPart::Template(text) | PromptPart::Content(text))| *text).collect();
+        Ok(Rendered { tokens: rendered(&pieces)?, text })
     } else {
-        rendered = template.render(messages, kwargs, aside)?;
-        pieces = vec![PromptPart::Template(&rendered)];
+        let text = template.render(messages, kwargs, aside)?;
+        Ok(Rendered { tokens: rendered(&[PromptPart::Template(&text)])?, text })
     }
-    tokenize(model, &pieces, aside).ok_or(FlowError::Cancelled)
 }
 
 /// `None` if nobody waits for the tokens any more.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use axum::response::Response;
 use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
-use camshaft_core::vocabulary::Offsets;
 use serde::Serialize;
 
 use crate::flow::context::ParseContext;
@@ -12,18 +11,12 @@ use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
 use crate::flow::served::Served;
+use crate::flow::tokenized::{self, Tokenized};
 use crate::wire::lists::IdLists;
 use crate::wire::{json, params, tokens};
 
-/// What a token takes: its id and offsets, and their text in the answer.
-const TOKENIZED_BYTES: usize = 48;
-
-#[derive(Debug, Serialize)]
-struct Tokenized {
-    tokens: Vec<Token>,
-    /// Start and end of what each token was made of, in bytes. Null if nobody knows: the tokens do not spell the text.
-    offsets: Option<Vec<Offsets>>,
-}
+/// What a token takes, with the room that lists have left: its id and its offsets.
+const TOKENIZED_BYTES: usize = 24;
 
 #[derive(Debug, Serialize)]
 struct Detokenized {
@@ -41,7 +34,7 @@ pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowErr
     let done = incoming.read(from_header, read).await?;
     incoming.spend(done.tokens.len() as u64)?;
     incoming.share.grow(done.tokens.len() * TOKENIZED_BYTES)?;
-    kept::rendered(incoming.share, move |share| kept::json(&done, share)).await
+    kept::rendered(incoming.share, move |share| Ok(tokenized::respond(done, share))).await
 }
 
 fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {

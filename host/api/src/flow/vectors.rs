@@ -20,23 +20,46 @@ pub(crate) fn inputs(
     name: &str,
     served: &Served,
 ) -> Result<Vec<Arc<[Token]>>, FlowError> {
-    let max = served.embedder()?.input_tokens;
-    let one = |input: BodyInput| {
-        context.check()?;
-        let tokens = match input.content {
-            InputContent::Text(text) if text.is_empty() => Vec::new(),
-            // The spelling of a special token stays text.
-            InputContent::Text(text) => context.tokenize(served, (&text, false), max)?,
-            InputContent::Tokens(tokens) => tokens,
-        };
-        match tokens.len() {
-            0 => Err(FlowError::field(input.path.clone(), format!("{} is empty", input.path))),
-            tokens if tokens > max as usize => {
-                Err(FlowError::InputLength { tokens: TokenCount::of(tokens, max), max, param: input.path })
-            }
-            _ => Ok(Arc::from(tokens)),
-        }
+    let one = |BodyInput { path, content }: BodyInput| match content {
+        InputContent::Text(text) => tokens_of(context, &path, &text, served),
+        InputContent::Tokens(tokens) => check(context, &path, tokens, served),
     };
     let inputs = input::read(fields, name, limits::EMBED_INPUTS, &served.text()?.info.vocabulary)?;
     inputs.into_iter().map(one).collect()
+}
+
+/// The tokens of a text, which the body has at `path`.
+///
+/// # Errors
+/// 400: the model embeds nothing, or the text is empty or longer than the embedder takes.
+pub(crate) fn tokens_of(
+    context: ParseContext<'_>,
+    path: &str,
+    text: &str,
+    served: &Served,
+) -> Result<Arc<[Token]>, FlowError> {
+    context.check()?;
+    let tokens = match text.is_empty() {
+        true => Vec::new(),
+        // The spelling of a special token stays text.
+        false => context.tokenize(served, (text, false), served.embedder()?.input_tokens)?,
+    };
+    check(context, path, tokens, served)
+}
+
+fn check(
+    context: ParseContext<'_>,
+    path: &str,
+    tokens: Vec<Token>,
+    served: &Served,
+) -> Result<Arc<[Token]>, FlowError> {
+    context.check()?;
+    let max = served.embedder()?.input_tokens;
+    match tokens.len() {
+        0 => Err(FlowError::field(path, format!("{path} is empty"))),
+        tokens if tokens > max as usize => {
+            Err(FlowError::InputLength { tokens: TokenCount::of(tokens, max), max, param: path.to_owned() })
+        }
+        _ => Ok(Arc::from(tokens)),
+    }
 }

@@ -14,11 +14,14 @@ use crate::wire::quota_headers;
 
 /// How long browsers may cache the answer to a preflight request.
 const PREFLIGHT: Duration = Duration::from_secs(600);
-/// Headers that a page may send, besides those that begin with [`SDK`]: ours, and those of OpenAI's SDKs.
-const SENT: [&str; 13] = [
+/// Headers that a page may send, besides those that begin with [`SDK`]: ours, and those of OpenAI's and Anthropic's SDKs.
+const SENT: [&str; 16] = [
     "authorization",
     "content-type",
     "x-api-key",
+    "anthropic-version",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
     "x-request-id",
     TIMEOUT_HEADER,
     "accept",
@@ -30,7 +33,7 @@ const SENT: [&str; 13] = [
     "traceparent",
     "tracestate",
 ];
-/// Beginning of the headers in which OpenAI's SDKs say what they are. Later versions add some.
+/// Beginning of the headers in which these SDKs say what they are. Later versions add some.
 const SDK: &str = "x-stainless-";
 /// Names of such headers that one answer repeats.
 const SDK_HEADERS: usize = 32;

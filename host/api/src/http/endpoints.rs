@@ -13,11 +13,15 @@ use crate::flow::embeddings;
 use crate::flow::generate;
 use crate::flow::incoming::Incoming;
 use crate::flow::predict::{self as predictions, Protocol};
+use crate::flow::ranking::{self, Wanted};
+use crate::flow::rendered;
 use crate::flow::request::Endpoint;
 use crate::flow::session::{self, Closed};
 use crate::flow::tokenize;
+use crate::flow::translated;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
+use crate::wire::dialect::{Dialect, Framing};
 
 pub(crate) async fn chat(incoming: Incoming) -> Result<Response, ApiError> {
     Ok(generate::respond(Endpoint::Chat, incoming).await?)
@@ -25,6 +29,38 @@ pub(crate) async fn chat(incoming: Incoming) -> Result<Response, ApiError> {
 
 pub(crate) async fn complete(incoming: Incoming) -> Result<Response, ApiError> {
     Ok(generate::respond(Endpoint::Completion, incoming).await?)
+}
+
+/// OpenAI's Responses API.
+pub(crate) async fn respond(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(translated::respond(Dialect::Responses, incoming).await?)
+}
+
+/// Anthropic's Messages API.
+pub(crate) async fn message(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(translated::respond(Dialect::Messages, incoming).await?)
+}
+
+pub(crate) async fn generate(incoming: Incoming) -> Result<Response, ApiError> {
+    let framing = Framing::of(&incoming.headers);
+    Ok(translated::respond(Dialect::Native(framing), incoming).await?)
+}
+
+pub(crate) async fn rerank(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(ranking::respond(Wanted::Ranks, incoming).await?)
+}
+
+pub(crate) async fn score(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(ranking::respond(Wanted::Scores, incoming).await?)
+}
+
+pub(crate) async fn template(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(rendered::template(incoming).await?)
+}
+
+/// Anthropic's.
+pub(crate) async fn count_tokens(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(rendered::count_tokens(incoming).await?)
 }
 
 pub(crate) async fn embed(incoming: Incoming) -> Result<Response, ApiError> {

@@ -10,6 +10,7 @@ use axum::routing::get;
 
 use crate::flow::error::FlowError;
 use crate::flow::readiness::Readiness;
+use crate::http::error_shape::ErrorShape;
 use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::http::{cors, health, inference, open_inference, routes};
 use crate::wire::answer::ErrorNote;
@@ -37,12 +38,16 @@ async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {
 
 /// Gives the response its request's id, and an error the shape of its protocol.
 async fn name(request: Request, next: Next) -> Response {
-    let id = HeaderValue::from_str(&request_id::of(request.headers()));
-    let is_open_inference = open_inference::is_under(request.uri().path());
+    let id = request_id::of(request.headers());
+    let shape = ErrorShape::of(request.uri().path());
     let mut response = next.run(request).await;
-    if let Some(note) = response.extensions_mut().remove::<ErrorNote>().filter(|_| is_open_inference) {
-        open_inference::write_error(&note.message, &mut response);
+    if let (Some(note), Some(shape)) = (response.extensions_mut().remove::<ErrorNote>(), shape) {
+        shape.write(&note, &id, &mut response);
     }
-    response.headers_mut().extend(id.ok().map(|id| (X_REQUEST_ID, id)));
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        let headers = response.headers_mut();
+        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
+        headers.insert(X_REQUEST_ID, id);
+    }
     response
 }

@@ -11,7 +11,7 @@ use crate::flow::exchange::{Exchange, Head};
 use crate::flow::readiness;
 use crate::flow::trace;
 use crate::http::error::ApiError;
-use crate::http::open_inference;
+use crate::http::error_shape::ErrorShape;
 use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::wire::answer::ErrorNote;
 use crate::wire::echo::Shown;
@@ -27,17 +27,18 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     let exchange = Arc::new(begin(&api, &request));
     let keeps_connections = request.version() <= Version::HTTP_11;
     request.extensions_mut().insert(exchange.clone());
-    let is_open_inference = open_inference::is_under(request.uri().path());
+    let shape = ErrorShape::of(request.uri().path());
     let mut response = next.run(request).await;
     if let Some(note) = response.extensions_mut().remove::<ErrorNote>() {
         exchange.note(&note);
-        if is_open_inference {
-            open_inference::write_error(&note.message, &mut response);
+        if let Some(shape) = shape {
+            shape.write(&note, exchange.id(), &mut response);
         }
     }
     exchange.set_status(response.status().as_u16());
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(exchange.id()) {
+        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
         headers.insert(X_REQUEST_ID, id);
     }
     if let Some(meant) = exchange.instead_of().and_then(|meant| HeaderValue::from_str(meant).ok()) {

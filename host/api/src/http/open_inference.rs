@@ -1,26 +1,10 @@
-//! What paths and errors of the Open Inference Protocol look like.
-use axum::body::Body;
-use axum::http::{HeaderValue, header};
-use axum::response::Response;
-
-use crate::wire::open_inference::ErrorText;
+//! What paths of the Open Inference Protocol look like.
 
 const ROOT: &str = "/v2";
 
 /// Whether a path is one of the protocol.
 pub(crate) fn is_under(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Gives a failed request's response the body that clients of the protocol read.
-pub(crate) fn write_error(message: &str, response: &mut Response) {
-    let text = serde_json::to_vec(&ErrorText { error: message }).unwrap_or_default();
-    let headers = response.headers_mut();
-    // It was perhaps compressed.
-    headers.remove(header::CONTENT_ENCODING);
-    headers.insert(header::CONTENT_LENGTH, text.len().into());
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    *response.body_mut() = Body::from(text);
 }
 
 /// What the rest of a path under `/v2/models/` asks for.

@@ -127,6 +127,24 @@ impl Answer {
         self
     }
 
+    /// Names the field as the client has it, by the first of `names` that fits: a field, or what is within it.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let object = &mut self.object;
+        let Some(param) = &object.param else { return self };
+        let is_in = |name: &str| {
+            let rest = param.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        if let Some((_, own)) = names.iter().find(|(name, _)| is_in(name)) {
+            if let Some(rest) = object.message.strip_prefix(param.as_str()) {
+                object.message = format!("{own}{rest}");
+            }
+            // Within it the client's has other parts.
+            object.param = Some((*own).to_owned());
+        }
+        self
+    }
+
     pub(crate) fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self

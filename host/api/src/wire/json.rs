@@ -33,6 +33,16 @@ impl Body {
         Fields::with_lists(&self.map, &self.lists)
     }
 
+    /// Its fields, and the lists of token ids among them, in whose places the map has empty ones.
+    pub(crate) fn into_parts(self) -> (Map<String, Value>, Lists) {
+        (self.map, self.lists)
+    }
+
+    /// A body of these fields, of which `lists` are not in the map.
+    pub(crate) fn of_parts(map: Map<String, Value>, lists: Lists) -> Self {
+        Self { map, lists }
+    }
+
     /// Sets a field of which no list is kept apart.
     pub(crate) fn set(&mut self, name: &str, value: Value) {
         self.map.insert(name.to_owned(), value);

@@ -22,6 +22,12 @@ impl Lists {
         self.0.iter().find(|(name, _)| name == field).map(|(_, list)| list)
     }
 
+    /// Takes a field's lists.
+    pub(crate) fn take(&mut self, field: &str) -> Option<IdLists> {
+        let at = self.0.iter().position(|(name, _)| name == field)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
     /// Sets a field's lists. `None`: its value is not kept here.
     pub(crate) fn set(&mut self, field: &str, lists: Option<IdLists>) {
         self.0.retain(|(name, _)| name != field);

@@ -8,7 +8,12 @@ pub(crate) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
 /// Appends a comment with a name and a number.
 pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
-    out.extend_from_slice(format!(": {name}: {number}\n\n").as_bytes());
+    say(out, &format!("{name}: {number}"));
+}
+
+/// Appends a comment of one line.
+pub(crate) fn say(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(format!(": {text}\n\n").as_bytes());
 }
 
 /// Appends an event with `payload` as JSON.
@@ -21,6 +26,60 @@ pub(crate) fn write<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
         return;
     }
     out.extend_from_slice(b"\n\n");
+}
+
+/// Appends `payload` as a line of JSON, for clients that read no events.
+pub(crate) fn line<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
+    let start = out.len();
+    // As in an event, it has no line breaks.
+    match serde_json::to_writer(&mut *out, payload) {
+        Ok(()) => out.push(b'\n'),
+        Err(_) => out.truncate(start),
+    }
+}
+
+/// Appends an event with a name, and `payload` as JSON.
+pub(crate) fn write_named<T: Serialize>(out: &mut Vec<u8>, name: &str, payload: &T) {
+    let start = out.len();
+    out.extend_from_slice(format!("event: {name}\n").as_bytes());
+    let data = out.len();
+    write(out, payload);
+    if out.len() == data {
+        out.truncate(start);
+    }
+}
+
+/// A frame of a stream that this server has written.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// Without its colon.
+    Comment(String),
+    Data(String),
+}
+
+/// Splits a stream that this server has written into its frames.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    unread: Vec<u8>,
+}
+
+impl Frames {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+    }
+
+    /// The frames that are complete.
+    pub(crate) fn complete(&mut self) -> Vec<Frame> {
+        let Some(end) = self.unread.windows(2).rposition(|pair| pair == b"\n\n") else { return Vec::new() };
+        let rest = self.unread.split_off(end + 2);
+        let complete = std::mem::replace(&mut self.unread, rest);
+        let text = String::from_utf8_lossy(&complete);
+        let frame = |frame: &str| match frame.strip_prefix("data: ") {
+            Some(data) => Frame::Data(data.to_owned()),
+            None => Frame::Comment(frame.trim_start_matches(':').trim().to_owned()),
+        };
+        text.split_terminator("\n\n").map(frame).collect()
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +137,33 @@ mod tests {
             let body = frame.strip_suffix(b"\n\n").unwrap();
             prop_assert!(!body.contains(&b'\n') && !body.contains(&b'\r'));
         }
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_anywhere_has_the_same_frames() {
+        let mut stream = Vec::new();
+        comment(&mut stream, "x-queue-position", 3);
+        write(&mut stream, &json!({"a": "x\n\ny"}));
+        stream.extend_from_slice(KEEP_ALIVE);
+        stream.extend_from_slice(DONE);
+        let data = |text: &str| Frame::Data(text.to_owned());
+        let said = |text: &str| Frame::Comment(text.to_owned());
+        let expected = [said("x-queue-position: 3"), data("{\"a\":\"x\\n\\ny\"}"), said("keep-alive"), data("[DONE]")];
+        for cut in 0..stream.len() {
+            let mut frames = Frames::default();
+            frames.push(&stream[..cut]);
+            let mut got = frames.complete();
+            frames.push(&stream[cut..]);
+            got.extend(frames.complete());
+            assert_eq!(got, expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_named_event_has_its_name_before_its_data() {
+        let mut frame = Vec::new();
+        write_named(&mut frame, "ping", &json!({}));
+        assert_eq!(frame, b"event: ping\ndata: {}\n\n");
     }
 
     #[test]

@@ -173,9 +173,13 @@ impl Server {
         Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload))
     }
 
+    /// Serves these models, none of which has the pool.
+    pub(crate) fn serving(rules: Rules, models: Vec<Model>) -> Self {
+        let pool = Pool::run(Box::new(hello));
+        Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default()))
+    }
+
     fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
-        let readiness = Arc::new(Readiness::new());
-        readiness.set_ready();
         let hold = Arc::new(Hold::default());
         let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
         let health = ModelHealth::default();
@@ -192,8 +196,15 @@ impl Server {
                 accepts: Arc::new(AtomicBool::new(true)),
             }),
         };
+        let models = vec![model("demo"), model("org/secret")];
+        Self::assembled(rules, pool, control, (models, hold))
+    }
+
+    fn assembled(rules: Rules, pool: Pool, control: NoControl, (models, hold): (Vec<Model>, Arc<Hold>)) -> Self {
+        let readiness = Arc::new(Readiness::new());
+        readiness.set_ready();
         let api = Api::new(ApiOptions {
-            models: vec![model("demo"), model("org/secret")],
+            models,
             life: Arc::new(FixedModels),
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
@@ -287,6 +298,11 @@ impl Reply {
         let done = payloads.pop_if(|last| last == "[DONE]").is_some();
         (payloads.iter().map(|payload| serde_json::from_str(payload).unwrap()).collect(), done)
     }
+}
+
+/// The tokenizer of a model with this [`info`].
+pub(crate) fn tokenizer() -> Arc<dyn Tokenizer> {
+    Arc::new(Bytes { hold: Arc::default() })
 }
 
 pub(crate) fn info() -> ModelInfo {

@@ -39,6 +39,11 @@ async fn guards_every_route_but_health() {
                     assert_eq!((reply.status.as_u16(), reply.json()["error"].is_string()), (401, true), "{route:?}");
                     continue;
                 }
+                if path.starts_with("/v1/messages") {
+                    let kind = json!("authentication_error");
+                    assert_eq!((reply.status.as_u16(), &reply.json()["error"]["type"]), (401, &kind), "{route:?}");
+                    continue;
+                }
                 assert_eq!(reply.error(401).0, "authentication_error invalid_api_key model", "{route:?}");
                 assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
             }

@@ -76,7 +76,8 @@ fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Re
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile("test", &info).unwrap();
     let model = TextModel { info, tokenizer: Arc::new(Bytes) };
-    let tokens = prompt::tokens(&model, &compiled, &user(contents), &kwargs(variables), &Aside::default())?;
+    let rendered = prompt::render(&model, &compiled, &user(contents), &kwargs(variables), &Aside::default())?;
+    let tokens = rendered.tokens;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }
 

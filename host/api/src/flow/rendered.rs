@@ -1,0 +1,78 @@
+//! The endpoints that make a prompt of a chat and generate nothing: its text and tokens, or their number.
+use axum::response::Response;
+use camshaft_core::ids::Token;
+use serde::Serialize;
+
+use crate::flow::chat::{self, MESSAGES};
+use crate::flow::context::ParseContext;
+use crate::flow::error::{FlowError, TokenCount};
+use crate::flow::incoming::Incoming;
+use crate::flow::kept;
+use crate::flow::prompt::Rendered;
+use crate::wire::dialect::{self, Dialect};
+use crate::wire::json::{self, Body};
+use crate::wire::params;
+
+/// What a token takes: its id, and its text in the answer.
+const TOKEN_BYTES: usize = 16;
+
+#[derive(Debug, Serialize)]
+struct Prompt {
+    prompt: String,
+    tokens: Vec<Token>,
+}
+
+#[derive(Debug, Serialize)]
+struct Count {
+    input_tokens: usize,
+}
+
+/// `{"model","messages"}` and what else a prompt is made of. The tokens count against the caller's quota, as those of a prompt
+/// do.
+///
+/// # Errors
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed. 429: the quota does not hold
+/// the tokens.
+pub(crate) async fn template(mut incoming: Incoming) -> Result<Response, FlowError> {
+    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
+    let read = |context: ParseContext<'_>, text: &str| render(context, &json::parse(text)?);
+    let Rendered { text, tokens } = incoming.read(from_header, read).await?;
+    incoming.spend(tokens.len() as u64)?;
+    // The text, and its copy in the answer.
+    incoming.share.grow(2 * text.len() + tokens.len() * TOKEN_BYTES)?;
+    let answer = Prompt { prompt: text, tokens };
+    kept::rendered(incoming.share, move |share| kept::json(&answer, share)).await
+}
+
+/// The number of tokens of a prompt that Anthropic's API asks for.
+///
+/// # Errors
+/// As [`template`].
+pub(crate) async fn count_tokens(incoming: Incoming) -> Result<Response, FlowError> {
+    count(incoming).await.map_err(|error| error.renamed(Dialect::Messages.names()))
+}
+
+async fn count(mut incoming: Incoming) -> Result<Response, FlowError> {
+    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
+    // While it is translated, both are there.
+    incoming.share.grow(json::parsed_bytes(&incoming.text))?;
+    let read = |context: ParseContext<'_>, text: &str| render(context, &dialect::counted_chat(text)?);
+    let Rendered { tokens, .. } = incoming.read(from_header, read).await?;
+    incoming.spend(tokens.len() as u64)?;
+    kept::json(&Count { input_tokens: tokens.len() }, incoming.share)
+}
+
+/// The prompt of a chat, whether or not the model's context holds it.
+fn render(context: ParseContext<'_>, body: &Body) -> Result<Rendered, FlowError> {
+    let fields = body.fields();
+    let served = context.model(&fields)?;
+    served.pool()?;
+    let rendered = chat::render(context, &fields, &served)?;
+    let most = served.text()?.info.context_tokens;
+    let tokens = TokenCount::of(rendered.tokens.len(), most);
+    match tokens {
+        TokenCount::Exactly(_) => Ok(rendered),
+        // Those that were read are not all.
+        TokenCount::MoreThan(_) => Err(FlowError::ContextLength { tokens, context: most, param: MESSAGES }),
+    }
+}

@@ -1,0 +1,140 @@
+//! Messages of the Messages API, with their content blocks, as messages of a chat.
+use serde_json::Value;
+
+use crate::wire::conversation::Conversation;
+use crate::wire::echo::Shown;
+use crate::wire::error::RequestError;
+use crate::wire::fields::wrong_type;
+use crate::wire::taken::Taken;
+
+/// Adds `system`, a text or a list of text blocks.
+///
+/// # Errors
+/// 400 that names the block.
+pub(super) fn system(system: Value, talk: &mut Conversation) -> Result<(), RequestError> {
+    let texts = texts(system, "system")?;
+    talk.say("system", texts);
+    Ok(())
+}
+
+/// Adds `messages`.
+///
+/// # Errors
+/// 400 that names the message and its field, such as `messages[2].content`.
+pub(super) fn read(messages: Vec<Value>, talk: &mut Conversation) -> Result<(), RequestError> {
+    if messages.is_empty() {
+        return Err(RequestError::field("messages", "messages must hold at least one message"));
+    }
+    let mut last_role = String::new();
+    for (i, message) in messages.into_iter().enumerate() {
+        let mut message = Taken::of(message, &format!("messages[{i}]"))?;
+        let (role, path) = (message.required_text("role")?, message.path("content"));
+        let content = message.take("content").ok_or_else(|| message.missing("content"))?;
+        match role.as_str() {
+            "user" => of_user(content, &path, talk)?,
+            "assistant" => {
+                of_assistant(content, &path, talk)?;
+                talk.end_turn();
+            }
+            other => {
+                let message_text = match other {
+                    "system" => "messages have the role user or assistant: use the field system".to_owned(),
+                    other => format!("role must be user or assistant, got {:?}", Shown(other)),
+                };
+                return Err(RequestError::field(message.path("role"), message_text));
+            }
+        }
+        last_role = role;
+    }
+    match last_role.as_str() {
+        "assistant" => {
+            let why = "the last message must be the user's: an answer that the client begins is not supported";
+            Err(RequestError::field("messages", why))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of_user(content: Value, path: &str, talk: &mut Conversation) -> Result<(), RequestError> {
+    let mut said = Vec::new();
+    for block in blocks(content, path)? {
+        let mut block = block?;
+        match block.required_text("type")?.as_str() {
+            "text" => said.push(block.required_text("text")?),
+            "tool_result" => {
+                if !said.is_empty() {
+                    talk.say("user", std::mem::take(&mut said));
+                }
+                let call = block.required_text("tool_use_id")?;
+                // The model reads from the text that it is an error.
+                block.flag("is_error")?;
+                let path = block.path("content");
+                let text = block.take("content").map(|content| texts(content, &path)).transpose()?;
+                talk.result(call, text.unwrap_or_default().concat());
+            }
+            other => return Err(unsupported(&block, other)),
+        }
+    }
+    if !said.is_empty() {
+        talk.say("user", said);
+    }
+    Ok(())
+}
+
+fn of_assistant(content: Value, path: &str, talk: &mut Conversation) -> Result<(), RequestError> {
+    let mut said = Vec::new();
+    let mut calls = Vec::new();
+    for block in blocks(content, path)? {
+        let mut block = block?;
+        match block.required_text("type")?.as_str() {
+            "text" => said.push(block.required_text("text")?),
+            "thinking" => talk.thought(&block.required_text("thinking")?),
+            // Only another server can read it.
+            "redacted_thinking" => {}
+            "tool_use" => {
+                let (id, name) = (block.required_text("id")?, block.required_text("name")?);
+                let input = block.object("input")?.ok_or_else(|| block.missing("input"))?;
+                calls.push((id, name, Value::Object(input.rest()).to_string()));
+            }
+            other => return Err(unsupported(&block, other)),
+        }
+    }
+    if !said.is_empty() || calls.is_empty() {
+        talk.said(said, None);
+    }
+    calls.into_iter().for_each(|(id, name, arguments)| talk.called(id, name, arguments));
+    Ok(())
+}
+
+type Block = Result<Taken, RequestError>;
+
+/// The blocks of a message. A text is one.
+fn blocks(content: Value, path: &str) -> Result<impl Iterator<Item = Block>, RequestError> {
+    let list = match content {
+        Value::String(text) => vec![serde_json::json!({"type": "text", "text": text})],
+        Value::Array(list) => list,
+        other => return Err(wrong_type(path, "a string or a list of content blocks", &other)),
+    };
+    let path = path.to_owned();
+    Ok(list.into_iter().enumerate().map(move |(i, block)| Taken::of(block, &format!("{path}[{i}]"))))
+}
+
+/// Of a text, or of a list of text blocks.
+fn texts(content: Value, path: &str) -> Result<Vec<String>, RequestError> {
+    let one = |block: Block| {
+        let mut block = block?;
+        match block.required_text("type")?.as_str() {
+            "text" => block.required_text("text"),
+            other => Err(unsupported(&block, other)),
+        }
+    };
+    blocks(content, path)?.map(one).collect()
+}
+
+fn unsupported(block: &Taken, kind: &str) -> RequestError {
+    let message = format!(
+        "content blocks of type {:?} are not supported here, only text, thinking, tool_use and tool_result",
+        Shown(kind)
+    );
+    RequestError::field(block.path("type"), message)
+}

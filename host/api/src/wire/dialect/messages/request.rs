@@ -1,0 +1,142 @@
+//! A request of the Messages API as one of a chat.
+use camshaft_core::limits::Range;
+use serde_json::{Map, Value, json};
+
+use super::{blocks, tools};
+use crate::wire::conversation::Conversation;
+use crate::wire::echo::Shown;
+use crate::wire::error::RequestError;
+use crate::wire::json::Body;
+use crate::wire::taken::Taken;
+use crate::wire::translated::{refuse_foreign, refuse_unsupported};
+
+/// The chat, and whether its answer is streamed.
+pub(super) struct Request {
+    pub(super) chat: Map<String, Value>,
+    pub(super) stream: bool,
+}
+
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("mcp_servers", "this server calls no tools by itself"),
+    ("container", "this server runs no code"),
+    ("context_management", "conversations are not edited"),
+];
+const FOREIGN: &[(&str, &str)] = &[
+    ("max_completion_tokens", "max_tokens"),
+    ("stop", "stop_sequences"),
+    ("response_format", "output_config.format"),
+    ("reasoning_effort", "output_config.effort"),
+    ("functions", "tools"),
+    ("function_call", "tool_choice"),
+    ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+    ("stream_options", "stream: the last events carry the usage"),
+    ("logprobs", "/v1/chat/completions"),
+    ("top_logprobs", "/v1/chat/completions"),
+    ("n", "several requests"),
+];
+/// Tokens for thinking: at least so many, as Anthropic has it. From `MEDIUM` and `HIGH` on the model is asked for more effort.
+const BUDGET: Range = Range { min: 1024.0, max: u32::MAX as f64 };
+const MEDIUM: u32 = 4096;
+const HIGH: u32 = 16_384;
+
+/// # Errors
+/// 400 that names the field.
+pub(super) fn read(body: Body) -> Result<Request, RequestError> {
+    let mut fields = Taken::of_body(body.into_parts().0);
+    if !fields.has("max_tokens") {
+        return Err(fields.missing("max_tokens"));
+    }
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let mut chat = translate(fields)?;
+    if stream {
+        chat.insert("stream".to_owned(), true.into());
+        chat.insert("stream_options".to_owned(), json!({"include_usage": true}));
+    }
+    Ok(Request { chat, stream })
+}
+
+/// As [`read`], of a request to count the tokens of its prompt.
+///
+/// # Errors
+/// 400 that names the field.
+pub(super) fn counted(body: Body) -> Result<Map<String, Value>, RequestError> {
+    translate(Taken::of_body(body.into_parts().0))
+}
+
+fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
+    refuse_unsupported(&fields, UNSUPPORTED)?;
+    refuse_foreign(&fields, FOREIGN)?;
+    let mut talk = Conversation::default();
+    if let Some(system) = fields.take("system") {
+        blocks::system(system, &mut talk)?;
+    }
+    blocks::read(fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?, &mut talk)?;
+    let mut chat = Map::new();
+    chat.insert("messages".to_owned(), talk.messages().into());
+    let tools = tools::tools(fields.list("tools")?.unwrap_or_default())?;
+    if !tools.is_empty() {
+        chat.insert("tools".to_owned(), tools.into());
+    }
+    if let Some(choice) = fields.object("tool_choice")? {
+        tools::choose(choice, &mut chat)?;
+    }
+    chat.extend(fields.list("stop_sequences")?.map(|stop| ("stop".to_owned(), stop.into())));
+    if let Some(mut metadata) = fields.object("metadata")? {
+        chat.extend(metadata.text("user_id")?.map(|user| ("user".to_owned(), user.into())));
+    }
+    read_output(&mut fields, &mut chat)?;
+    read_thinking(&mut fields, &mut chat)?;
+    let mut rest = fields.rest();
+    rest.append(&mut chat);
+    Ok(rest)
+}
+
+/// `output_config`: the format, and how much effort the model makes.
+fn read_output(fields: &mut Taken, chat: &mut Map<String, Value>) -> Result<(), RequestError> {
+    let Some(mut config) = fields.object("output_config")? else { return Ok(()) };
+    if let Some(effort) = config.text("effort")? {
+        // The chat's highest.
+        let effort = if effort == "max" { "high".to_owned() } else { effort };
+        chat.insert("reasoning_effort".to_owned(), effort.into());
+    }
+    if let Some(mut format) = config.object("format")? {
+        match format.required_text("type")?.as_str() {
+            "json_schema" => {
+                let schema = format.take("schema").ok_or_else(|| format.missing("schema"))?;
+                let schema = json!({"name": "output", "schema": schema, "strict": true});
+                chat.insert("response_format".to_owned(), json!({"type": "json_schema", "json_schema": schema}));
+            }
+            other => {
+                let message = format!("output_config.format.type must be json_schema, got {:?}", Shown(other));
+                return Err(RequestError::field(format.path("type"), message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A budget of tokens becomes an effort; `disabled` is none.
+fn read_thinking(fields: &mut Taken, chat: &mut Map<String, Value>) -> Result<(), RequestError> {
+    let Some(mut thinking) = fields.object("thinking")? else { return Ok(()) };
+    let effort = match thinking.required_text("type")?.as_str() {
+        "disabled" => Some("none"),
+        "adaptive" => None,
+        "enabled" => {
+            let budget = thinking.integer("budget_tokens", BUDGET)?.ok_or_else(|| thinking.missing("budget_tokens"))?;
+            Some(match budget {
+                HIGH.. => "high",
+                MEDIUM.. => "medium",
+                _ => "low",
+            })
+        }
+        other => {
+            let message = format!("thinking.type must be enabled, adaptive or disabled, got {:?}", Shown(other));
+            return Err(RequestError::field(thinking.path("type"), message));
+        }
+    };
+    if let Some(effort) = effort {
+        // What `output_config.effort` says has precedence.
+        chat.entry("reasoning_effort").or_insert_with(|| effort.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! The server's own generations: a prompt in text or tokens as a completion, and its answer without choices.
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::wire::chat_answer::{ChatAnswer, StreamError, Usage};
+use crate::wire::error::RequestError;
+use crate::wire::fields::wrong_type;
+use crate::wire::json::Body;
+use crate::wire::lists::{IdLists, Lists};
+use crate::wire::sse;
+use crate::wire::taken::Taken;
+use crate::wire::translated::{Translated, refuse_foreign};
+
+/// What the completion endpoint calls the fields of this one. Its errors name `prompt` for tokens, too.
+pub(super) const NAMES: &[(&str, &str)] = &[];
+const FOREIGN: &[(&str, &str)] = &[
+    ("messages", "prompt, or /v1/chat/completions"),
+    ("input", "prompt or tokens"),
+    ("text", "prompt or tokens"),
+    ("stream_options", "stream: the last event carries the usage"),
+    ("best_of", "/v1/completions"),
+];
+const NDJSON: &str = "application/x-ndjson";
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// How a stream is written, which the client's `Accept` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Nothing was said: whole, or in events if the body asks for a stream.
+    Unsaid,
+    Events,
+    /// JSON, one object a line.
+    Lines,
+}
+
+impl Framing {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let kinds = values.flat_map(|value| value.split(',')).map(|kind| kind.split(';').next().unwrap_or("").trim());
+        let framing = |kind: &str| match kind {
+            kind if kind.eq_ignore_ascii_case(NDJSON) => Some(Self::Lines),
+            kind if kind.eq_ignore_ascii_case(EVENT_STREAM) => Some(Self::Events),
+            _ => None,
+        };
+        kinds.filter_map(framing).next().unwrap_or(Self::Unsaid)
+    }
+}
+
+/// What the answer needs of the request.
+#[derive(Debug)]
+pub(crate) struct Native {
+    pub(super) stream: bool,
+    framing: Framing,
+    session: Option<String>,
+}
+
+impl Native {
+    /// # Errors
+    /// 400 that names the field.
+    pub(super) fn read(body: Body, framing: Framing) -> Result<Translated<Self>, RequestError> {
+        let (map, lists) = body.into_parts();
+        let mut fields = Taken::of_body(map);
+        refuse_foreign(&fields, FOREIGN)?;
+        let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unsaid);
+        let (prompt, lists) = prompt(&mut fields, lists)?;
+        if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
+            return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
+        }
+        // What is no text is refused where all endpoints refuse it.
+        let session = fields.take("session_id");
+        let told = session.as_ref().and_then(Value::as_str).map(str::to_owned);
+        let mut body = fields.rest();
+        body.extend(session.map(|session| ("session_id".to_owned(), session)));
+        body.insert("prompt".to_owned(), prompt);
+        if stream {
+            body.insert("stream".to_owned(), true.into());
+            body.insert("stream_options".to_owned(), json!({"include_usage": true}));
+        }
+        let kept_bytes = told.as_ref().map_or(0, String::len);
+        Ok(Translated { body: Body::of_parts(body, lists), kept: Self { stream, framing, session: told }, kept_bytes })
+    }
+
+    pub(super) fn content_type(&self) -> Option<&'static str> {
+        (self.framing == Framing::Lines).then_some(NDJSON)
+    }
+
+    pub(super) fn events(self, prompt_tokens: u64) -> Events {
+        let id = id();
+        let Self { framing, session, .. } = self;
+        Events { id, framing, session, prompt_tokens, begun: false, ended: false, finish_reason: None, usage: None }
+    }
+
+    /// A whole answer.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
+        let choice = answer.choices.into_iter().next().unwrap_or_default();
+        serde_json::to_vec(&Answer {
+            id: id(),
+            object: "generation",
+            created: answer.created,
+            model: &answer.model,
+            session_id: self.session.as_deref(),
+            text: &choice.text,
+            logprobs: choice.logprobs.as_deref(),
+            finish_reason: choice.finish_reason.as_deref(),
+            usage: answer.usage.unwrap_or_default().into(),
+        })
+    }
+}
+
+/// The prompt, which `prompt` or `tokens` gives, with its lists.
+fn prompt(fields: &mut Taken, mut lists: Lists) -> Result<(Value, Lists), RequestError> {
+    let (prompt, tokens) = (fields.take("prompt"), fields.take("tokens"));
+    let ids = lists.take("tokens");
+    if let Some(IdLists::Several(_)) = ids {
+        return Err(RequestError::field("tokens", "tokens must be one list of token ids"));
+    }
+    match (prompt, tokens) {
+        (Some(_), Some(_)) => Err(RequestError::field("tokens", "prompt and tokens may not come together")),
+        (None, None) => Err(fields.missing("prompt")),
+        (Some(text @ Value::String(_)), None) => Ok((text, Lists::default())),
+        (Some(other), None) => Err(wrong_type("prompt", "a string (lists of token ids are tokens)", &other)),
+        (None, Some(list @ Value::Array(_))) => {
+            lists.set("prompt", ids);
+            Ok((list, lists))
+        }
+        (None, Some(other)) => Err(wrong_type("tokens", "a list of token ids", &other)),
+    }
+}
+
+fn id() -> String {
+    format!("gen-{:032x}", rand::random::<u128>())
+}
+
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    session_id: Option<&'a str>,
+    text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<&'a RawValue>,
+    finish_reason: Option<&'a str>,
+    usage: UsageObject,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct UsageObject {
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+}
+
+impl From<Usage> for UsageObject {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.prompt_tokens_details.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.total_tokens,
+        }
+    }
+}
+
+/// Writes the events of one generation: `start`, `text` for each piece, and `end` with the reason and the usage.
+#[derive(Debug)]
+pub(crate) struct Events {
+    id: String,
+    framing: Framing,
+    session: Option<String>,
+    prompt_tokens: u64,
+    begun: bool,
+    ended: bool,
+    finish_reason: Option<String>,
+    usage: Option<Usage>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event<'a> {
+    /// In lines alone, which have no comments.
+    Comment {
+        text: &'a str,
+    },
+    Start {
+        id: &'a str,
+        created: u64,
+        model: &'a str,
+        session_id: Option<&'a str>,
+        prompt_tokens: u64,
+    },
+    Text {
+        text: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        logprobs: Option<&'a RawValue>,
+    },
+    End {
+        finish_reason: Option<&'a str>,
+        session_id: Option<&'a str>,
+        usage: UsageObject,
+    },
+}
+
+/// As every stream ends that fails.
+#[derive(Debug, Serialize)]
+struct Failed<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorObject<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl Events {
+    pub(crate) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(crate) fn comment(&self, out: &mut Vec<u8>, text: &str) {
+        match self.framing {
+            Framing::Lines => self.write(out, &Event::Comment { text }),
+            Framing::Events | Framing::Unsaid => sse::say(out, text),
+        }
+    }
+
+    pub(crate) fn chunk(&mut self, out: &mut Vec<u8>, chunk: ChatAnswer) {
+        if let Some(StreamError { message, kind, param, code }) = &chunk.error {
+            self.ended = true;
+            let error = ErrorObject { message, kind, param: param.as_deref(), code: code.as_deref() };
+            self.write(out, &Failed { error });
+            return;
+        }
+        self.begin(out, &chunk);
+        self.usage = chunk.usage.or(self.usage);
+        let Some(choice) = chunk.choices.into_iter().next() else { return };
+        if !choice.text.is_empty() || choice.logprobs.is_some() {
+            self.write(out, &Event::Text { text: &choice.text, logprobs: choice.logprobs.as_deref() });
+        }
+        self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
+    }
+
+    /// The completion's last chunk was the one before.
+    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
+        self.ended = true;
+        let usage = self.usage.unwrap_or_default().into();
+        let (finish_reason, session_id) = (self.finish_reason.as_deref(), self.session.as_deref());
+        self.write(out, &Event::End { finish_reason, session_id, usage });
+        if self.framing != Framing::Lines {
+            out.extend_from_slice(sse::DONE);
+        }
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>, chunk: &ChatAnswer) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let (id, session_id, prompt_tokens) = (self.id.as_str(), self.session.as_deref(), self.prompt_tokens);
+        let start = Event::Start { id, created: chunk.created, model: &chunk.model, session_id, prompt_tokens };
+        self.write(out, &start);
+    }
+
+    fn write(&self, out: &mut Vec<u8>, event: &impl Serialize) {
+        match self.framing {
+            Framing::Lines => sse::line(out, event),
+            Framing::Events | Framing::Unsaid => sse::write(out, event),
+        }
+    }
+}

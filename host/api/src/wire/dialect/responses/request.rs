@@ -1,0 +1,211 @@
+//! A request of the Responses API as one of a chat.
+use serde_json::{Map, Value, json};
+
+use super::{items, tools};
+use crate::wire::conversation::Conversation;
+use crate::wire::echo::Shown;
+use crate::wire::error::RequestError;
+use crate::wire::fields::wrong_type;
+use crate::wire::json::Body;
+use crate::wire::metadata;
+use crate::wire::taken::Taken;
+use crate::wire::translated::{refuse_foreign, refuse_unsupported};
+
+/// The chat, and what the answer repeats.
+pub(super) struct Request {
+    pub(super) chat: Map<String, Value>,
+    pub(super) echo: Map<String, Value>,
+    pub(super) stream: bool,
+    /// As the client has it, or empty.
+    pub(super) model: String,
+}
+
+const STATELESS: &str = "this server stores no responses; send the whole conversation as input";
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("previous_response_id", STATELESS),
+    ("conversation", STATELESS),
+    ("prompt", "this server stores no prompts; send instructions and input"),
+    ("context_management", "conversations are not compacted"),
+];
+const FOREIGN: &[(&str, &str)] = &[
+    ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("response_format", "text.format"),
+    ("reasoning_effort", "reasoning.effort"),
+    ("functions", "tools"),
+    ("function_call", "tool_choice"),
+    ("logprobs", "include with message.output_text.logprobs"),
+    ("n", "several requests"),
+];
+/// Texts that the answer repeats.
+const REPEATED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "service_tier"];
+/// Numbers that the answer repeats.
+const NUMBERS: [&str; 5] = ["temperature", "top_p", "max_output_tokens", "max_tool_calls", "top_logprobs"];
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+/// # Errors
+/// 400 that names the field.
+pub(super) fn read(body: Body) -> Result<Request, RequestError> {
+    let (map, lists) = body.into_parts();
+    if lists.get("input").is_some() {
+        return Err(RequestError::field("input", items::NONE));
+    }
+    let mut fields = Taken::of_body(map);
+    refuse_unsupported(&fields, UNSUPPORTED)?;
+    refuse_foreign(&fields, FOREIGN)?;
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let mut echo = echo(&mut fields)?;
+    let mut chat = Map::new();
+    let mut talk = Conversation::default();
+    let instructions = fields.text("instructions")?;
+    echo.insert("instructions".to_owned(), instructions.clone().into());
+    talk_with(instructions, &mut talk);
+    items::read(fields.take("input").ok_or_else(|| fields.missing("input"))?, &mut talk)?;
+    chat.insert("messages".to_owned(), talk.messages().into());
+    read_tools(&mut fields, &mut chat, &mut echo)?;
+    read_text(&mut fields, &mut chat, &mut echo)?;
+    read_reasoning(&mut fields, &mut chat, &mut echo)?;
+    read_logprobs(&mut fields, &mut chat)?;
+    chat.extend(fields.take("max_output_tokens").map(|most| ("max_completion_tokens".to_owned(), most)));
+    fields.take("stream_options");
+    if stream {
+        chat.insert("stream".to_owned(), true.into());
+        chat.insert("stream_options".to_owned(), json!({"include_usage": true}));
+    }
+    let mut rest = fields.rest();
+    rest.append(&mut chat);
+    let model = rest.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Request { chat: rest, echo, stream, model })
+}
+
+fn talk_with(instructions: Option<String>, talk: &mut Conversation) {
+    if let Some(instructions) = instructions {
+        talk.say("system", vec![instructions]);
+    }
+}
+
+/// What the answer repeats of fields that the chat reads, too, or that have one value here.
+fn echo(fields: &mut Taken) -> Result<Map<String, Value>, RequestError> {
+    if fields.flag("background")?.unwrap_or(false) {
+        return Err(RequestError::field("background", format!("background is not supported: {STATELESS}")));
+    }
+    match fields.text("truncation")?.as_deref() {
+        None | Some("disabled") => {}
+        Some(other) => {
+            let message = format!("truncation must be disabled, got {:?}: no input is left out", Shown(other));
+            return Err(RequestError::field("truncation", message));
+        }
+    }
+    // Whatever it is, nothing is stored.
+    fields.flag("store")?;
+    let mut echo = Map::new();
+    let fixed = json!({"background": false, "previous_response_id": null, "store": false, "truncation": "disabled"});
+    if let Value::Object(fixed) = fixed {
+        echo.extend(fixed);
+    }
+    let mut put_back = Vec::new();
+    for name in REPEATED {
+        let text = fields.text(name)?;
+        echo.insert(name.to_owned(), text.clone().into());
+        put_back.extend(text.map(|text| (name, text.into())));
+    }
+    for name in NUMBERS {
+        let number = fields.take(name);
+        if let Some(other) = number.as_ref().filter(|number| !number.is_number()) {
+            return Err(wrong_type(name, "a number", other));
+        }
+        echo.insert(name.to_owned(), number.clone().into());
+        put_back.extend(number.map(|number| (name, number)));
+    }
+    let parallel = fields.flag("parallel_tool_calls")?;
+    echo.insert("parallel_tool_calls".to_owned(), parallel.unwrap_or(true).into());
+    put_back.extend(parallel.map(|parallel| ("parallel_tool_calls", parallel.into())));
+    let metadata = fields.take("metadata");
+    metadata::check(metadata.as_ref())?;
+    echo.insert("metadata".to_owned(), metadata.clone().unwrap_or_else(|| json!({})));
+    put_back.extend(metadata.map(|metadata| ("metadata", metadata)));
+    put_back.into_iter().for_each(|(name, value)| fields.put(name, value));
+    Ok(echo)
+}
+
+fn read_tools(
+    fields: &mut Taken,
+    chat: &mut Map<String, Value>,
+    echo: &mut Map<String, Value>,
+) -> Result<(), RequestError> {
+    let list = fields.list("tools")?.unwrap_or_default();
+    let choice = fields.take("tool_choice");
+    echo.insert("tools".to_owned(), list.clone().into());
+    echo.insert("tool_choice".to_owned(), choice.clone().unwrap_or_else(|| "auto".into()));
+    let tools = tools::tools(list)?;
+    if !tools.is_empty() {
+        chat.insert("tools".to_owned(), tools.into());
+    }
+    if let Some(choice) = choice {
+        chat.insert("tool_choice".to_owned(), tools::choice(choice)?);
+    }
+    Ok(())
+}
+
+fn read_text(
+    fields: &mut Taken,
+    chat: &mut Map<String, Value>,
+    echo: &mut Map<String, Value>,
+) -> Result<(), RequestError> {
+    let mut told = json!({"format": {"type": "text"}});
+    if let Some(mut text) = fields.object("text")? {
+        if let Some(verbosity) = text.text("verbosity")? {
+            told["verbosity"] = verbosity.clone().into();
+            chat.insert("verbosity".to_owned(), verbosity.into());
+        }
+        if let Some(format) = text.take("format") {
+            told["format"] = format.clone();
+            let mut format = Taken::of(format, "text.format")?;
+            let wanted = match format.required_text("type")?.as_str() {
+                "text" => None,
+                "json_object" => Some(json!({"type": "json_object"})),
+                "json_schema" => Some(json!({"type": "json_schema", "json_schema": format.rest()})),
+                other => {
+                    let shown = Shown(other);
+                    let message = format!("text.format.type must be text, json_object or json_schema, got {shown:?}");
+                    return Err(RequestError::field("text.format.type", message));
+                }
+            };
+            chat.extend(wanted.map(|wanted| ("response_format".to_owned(), wanted)));
+        }
+    }
+    echo.insert("text".to_owned(), told);
+    Ok(())
+}
+
+fn read_reasoning(
+    fields: &mut Taken,
+    chat: &mut Map<String, Value>,
+    echo: &mut Map<String, Value>,
+) -> Result<(), RequestError> {
+    let (mut effort, mut summary) = (None, None);
+    if let Some(mut reasoning) = fields.object("reasoning")? {
+        effort = reasoning.text("effort")?;
+        // What was thought is in the answer as it is.
+        summary = reasoning.text("summary")?;
+    }
+    echo.insert("reasoning".to_owned(), json!({"effort": effort, "summary": summary}));
+    chat.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
+    Ok(())
+}
+
+/// `include` asks for log-probabilities, and so does a number of alternatives.
+fn read_logprobs(fields: &mut Taken, chat: &mut Map<String, Value>) -> Result<(), RequestError> {
+    let include = fields.list("include")?.unwrap_or_default();
+    if let Some(other) = include.iter().find(|name| !name.is_string()) {
+        return Err(wrong_type("include", "a list of strings", other));
+    }
+    let asked = include.iter().any(|name| name.as_str() == Some(LOGPROBS));
+    let top = fields.take("top_logprobs");
+    if asked || top.as_ref().is_some_and(|top| top.as_u64() != Some(0)) {
+        chat.insert("logprobs".to_owned(), true.into());
+        chat.extend(top.map(|top| ("top_logprobs".to_owned(), top)));
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Anthropic's Messages API.
+use serde_json::{Value, json};
+
+use super::{answer_of, body_of, calls, chat, chat_answer, check_golden, failure, refusal, stream_of};
+use crate::wire::dialect::Dialect::Messages;
+use crate::wire::dialect::counted_chat;
+use crate::wire::sse::Frame;
+
+fn request(more: &Value) -> Value {
+    let mut request = json!({"model": "demo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]});
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    request
+}
+
+fn body(more: &Value) -> Value {
+    body_of(Messages, &request(more)).unwrap()
+}
+
+fn check_refused(more: &Value, expected: &str) {
+    assert_eq!(refusal(Messages, &request(more)), expected);
+}
+
+#[test]
+fn a_request_is_a_chat_with_the_same_fields_under_their_names() {
+    let got =
+        body(&json!({"system": "be brief", "stop_sequences": ["x"], "temperature": 0.5, "top_k": 3, "top_p": 0.9,
+        "metadata": {"user_id": "u"}, "service_tier": "auto", "session_id": "s"}));
+    let expected = json!({"model": "demo", "max_tokens": 50, "temperature": 0.5, "top_k": 3, "top_p": 0.9,
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        "stop": ["x"], "user": "u", "service_tier": "auto", "session_id": "s"});
+    assert_eq!(got, expected);
+    let streamed = body(&json!({"stream": true}));
+    assert_eq!((&streamed["stream"], &streamed["stream_options"]), (&json!(true), &json!({"include_usage": true})));
+    let parts = body(&json!({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}));
+    assert_eq!(parts["messages"][0], json!({"role": "system", "content": "a"}));
+}
+
+#[test]
+fn blocks_are_messages_in_their_order() {
+    let got = body(&json!({"messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "x"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "sky"}},
+            {"type": "tool_use", "id": "t2", "name": "add", "input": {}},
+        ]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": "rain"},
+            {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "2"}], "is_error": true},
+            {"type": "tool_result", "tool_use_id": "t3"},
+            {"type": "text", "text": "so?"},
+        ]},
+        {"role": "assistant", "content": "Rain."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t4", "name": "look", "input": {}}]},
+        {"role": "user", "content": "thanks"},
+    ]}));
+    let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let expected = json!([
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "hm",
+            "tool_calls": [function("t1", "look", "{\"at\":\"sky\"}"), function("t2", "add", "{}")]},
+        {"role": "tool", "tool_call_id": "t1", "content": "rain"},
+        {"role": "tool", "tool_call_id": "t2", "content": "2"},
+        {"role": "tool", "tool_call_id": "t3", "content": ""},
+        {"role": "user", "content": "so?"},
+        {"role": "assistant", "content": "Rain."},
+        {"role": "assistant", "content": null, "tool_calls": [function("t4", "look", "{}")]},
+        {"role": "user", "content": "thanks"},
+    ]);
+    assert_eq!(got["messages"], expected);
+}
+
+#[test]
+fn tools_and_thinking_are_the_chats() {
+    let look = json!({"name": "look", "description": "d", "input_schema": {"type": "object"}});
+    let got =
+        body(&json!({"tools": [look.clone()], "tool_choice": {"type": "any", "disable_parallel_tool_use": true}}));
+    let function = json!({"name": "look", "description": "d", "parameters": {"type": "object"}});
+    assert_eq!(got["tools"], json!([{"type": "function", "function": function}]));
+    assert_eq!((&got["tool_choice"], &got["parallel_tool_calls"]), (&json!("required"), &json!(false)));
+    let choice = |choice: Value| body(&json!({"tools": [look], "tool_choice": choice}))["tool_choice"].clone();
+    assert_eq!(choice(json!({"type": "auto"})), "auto");
+    assert_eq!(choice(json!({"type": "none"})), "none");
+    let named = choice(json!({"type": "tool", "name": "look"}));
+    assert_eq!(named, json!({"type": "function", "function": {"name": "look"}}));
+    let effort = |more: Value| body(&more)["reasoning_effort"].clone();
+    let enabled = |budget: u32| effort(json!({"thinking": {"type": "enabled", "budget_tokens": budget}}));
+    let efforts = [1024, 4095, 4096, 16_383, 16_384].map(enabled);
+    assert_eq!(efforts, ["low", "low", "medium", "medium", "high"]);
+    assert_eq!(effort(json!({"thinking": {"type": "disabled"}})), "none");
+    assert_eq!(effort(json!({"thinking": {"type": "adaptive"}})), Value::Null);
+    let said = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "max"}});
+    assert_eq!(effort(said), "high");
+    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": {"a": 1}}}});
+    let schema = json!({"name": "output", "schema": {"a": 1}, "strict": true});
+    assert_eq!(body(&format)["response_format"], json!({"type": "json_schema", "json_schema": schema}));
+}
+
+#[test]
+fn what_is_not_served_is_refused_by_its_name() {
+    check_refused(&json!({"max_tokens": null}), "max_tokens is required");
+    check_refused(&json!({"messages": null}), "messages is required");
+    check_refused(&json!({"messages": []}), "messages must hold at least one message");
+    check_refused(&json!({"messages": ["x"]}), "messages[0] must be an object, got a string");
+    check_refused(&json!({"messages": [{"role": "user"}]}), "messages[0].content is required");
+    let system = "messages have the role user or assistant: use the field system";
+    check_refused(&json!({"messages": [{"role": "system", "content": "x"}]}), system);
+    let begun = "the last message must be the user's: an answer that the client begins is not supported";
+    check_refused(&json!({"messages": [{"role": "assistant", "content": "x"}]}), begun);
+    let kinds = "only text, thinking, tool_use and tool_result";
+    for kind in ["image", "document", "search_result"] {
+        let messages = json!([{"role": "user", "content": [{"type": kind, "source": {}}]}]);
+        let expected = format!("content blocks of type {kind:?} are not supported here, {kinds}");
+        check_refused(&json!({"messages": messages}), &expected);
+    }
+    let called =
+        json!([{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": "x"}]}]);
+    check_refused(&json!({"messages": called}), "messages[0].content[0].input must be an object, got a string");
+    let bash = "tools of type \"bash_20250124\" are not supported, only custom";
+    check_refused(&json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), bash);
+    let choice = "tool_choice.type must be auto, any, tool or none, got \"x\"";
+    check_refused(&json!({"tool_choice": {"type": "x"}}), choice);
+    check_refused(&json!({"stop": ["x"]}), "stop is no field of this endpoint: use stop_sequences");
+    check_refused(&json!({"mcp_servers": []}), "mcp_servers is not supported: this server calls no tools by itself");
+    let budget = "thinking.budget_tokens must be between 1024 and 4294967295, got 1023";
+    check_refused(&json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}), budget);
+    check_refused(&json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens is required");
+}
+
+#[test]
+fn counting_needs_no_bound_of_the_output() {
+    let request = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "system": "s"});
+    let body = serde_json::to_value(counted_chat(&request.to_string()).unwrap()).unwrap();
+    assert_eq!(body["messages"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn streams_are_as_anthropics_client_reads_them() {
+    let request = request(&json!({"stream": true}));
+    let golden = |name: &str, frames: &[Frame]| {
+        check_golden(&format!("messages-{name}.sse"), &stream_of(Messages, &request, frames));
+    };
+    let mut text = chat(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop");
+    text.insert(0, Frame::Comment("x-queue-position: 3".to_owned()));
+    text.insert(3, Frame::Comment("keep-alive".to_owned()));
+    golden("text", &text);
+    let thinking = [json!({"reasoning_content": "hm"}), json!({"reasoning_content": "m"}), json!({"content": "Hi"})];
+    golden("thinking-cut", &chat(&thinking, "length"));
+    golden("tools", &chat(&calls(), "tool_calls"));
+    golden("refusal", &chat(&[json!({"refusal": "I may not."})], "content_filter"));
+    golden("empty", &chat(&[], "stop"));
+    let mut failed = chat(&[json!({"content": "Hel"})], "stop");
+    failed.truncate(2);
+    failed.push(failure("server_error", "overloaded"));
+    golden("failed", &failed);
+    golden("failed-at-once", &[failure("server_error", "deadline_exceeded")]);
+}
+
+#[test]
+fn a_message_has_a_block_for_each_thing_that_the_model_did() {
+    let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}});
+    let calls = json!([call("call_a", " {\"at\": \"sky\"}"), call("call_b", ""), call("call_c", "{\"at\": \"s")]);
+    let message = json!({"role": "assistant", "content": "I look.", "refusal": null, "reasoning_content": "hm", "tool_calls": calls});
+    let got = answer_of(Messages, &request(&json!({})), &chat_answer(&message, "tool_calls"));
+    let expected = json!({
+        "id": "msg_0", "type": "message", "role": "assistant", "model": "demo",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "I look."},
+            {"type": "tool_use", "id": "call_a", "name": "look", "input": {"at": "sky"}},
+            {"type": "tool_use", "id": "call_b", "name": "look", "input": {}},
+            {"type": "tool_use", "id": "call_c", "name": "look", "input": {"incomplete_arguments": "{\"at\": \"s"}},
+        ],
+        "stop_reason": "tool_use", "stop_sequence": null,
+        "usage": {"input_tokens": 19, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2, "output_tokens": 5},
+    });
+    assert_eq!(got, expected);
+    check_golden("messages-whole.json", &serde_json::to_string_pretty(&got).unwrap());
+}
+
+#[test]
+fn each_reason_to_stop_has_its_name() {
+    let check = |finish_reason: &str, expected: &str| {
+        let answer = chat_answer(&json!({"role": "assistant", "content": "x"}), finish_reason);
+        assert_eq!(answer_of(Messages, &request(&json!({})), &answer)["stop_reason"], expected);
+    };
+    check("stop", "end_turn");
+    check("length", "max_tokens");
+    check("content_filter", "refusal");
+    check("tool_calls", "tool_use");
+}

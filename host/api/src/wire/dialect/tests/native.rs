@@ -1,0 +1,100 @@
+//! The server's own generations.
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::{answer_of, body_of, check_golden, data, failure, refusal, stream_of, usage};
+use crate::wire::dialect::Dialect::Native;
+use crate::wire::dialect::Framing;
+use crate::wire::sse::Frame;
+
+fn body(request: &Value) -> Value {
+    body_of(Native(Framing::Unsaid), request).unwrap()
+}
+
+fn completion(choice: Option<Value>, usage: &Value) -> Value {
+    json!({"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "demo",
+        "choices": choice.into_iter().collect::<Vec<_>>(), "usage": usage})
+}
+
+fn frames() -> Vec<Frame> {
+    let piece = |text: &str, finish: Option<&str>| {
+        let choice = json!({"text": text, "index": 0, "logprobs": null, "finish_reason": finish});
+        data(&completion(Some(choice), &Value::Null))
+    };
+    let done = Frame::Data("[DONE]".to_owned());
+    let queued = Frame::Comment("x-queue-position: 2".to_owned());
+    vec![
+        queued,
+        piece("Hel", None),
+        piece("lo", None),
+        piece("", Some("stop")),
+        data(&completion(None, &usage())),
+        done,
+    ]
+}
+
+#[test]
+fn a_prompt_is_a_text_or_tokens() {
+    let got = body(&json!({"model": "demo", "prompt": "ab", "session_id": "s", "top_k": 3, "n": 1}));
+    assert_eq!(got, json!({"model": "demo", "prompt": "ab", "session_id": "s", "top_k": 3}));
+    assert_eq!(body(&json!({"tokens": [1, 2]})), json!({"prompt": [1, 2]}));
+    let check = |request: Value, expected: &str| assert_eq!(refusal(Native(Framing::Unsaid), &request), expected);
+    check(json!({}), "prompt is required");
+    check(json!({"prompt": "a", "tokens": [1]}), "prompt and tokens may not come together");
+    check(json!({"prompt": ["a"]}), "prompt must be a string (lists of token ids are tokens), got a list");
+    check(json!({"tokens": "a"}), "tokens must be a list of token ids, got a string");
+    check(json!({"tokens": [[1], [2]]}), "tokens must be one list of token ids");
+    check(json!({"prompt": "a", "n": 2}), "n must be 1 here, got 2: use /v1/completions");
+    let chat = "messages is no field of this endpoint: use prompt, or /v1/chat/completions";
+    check(json!({"messages": []}), chat);
+}
+
+#[test]
+fn the_accept_header_says_how_an_answer_is_sent() {
+    let framing = |accept: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", accept.parse().unwrap());
+        Framing::of(&headers)
+    };
+    assert_eq!(Framing::of(&HeaderMap::new()), Framing::Unsaid);
+    assert_eq!(framing("*/*"), Framing::Unsaid);
+    assert_eq!(framing("application/json"), Framing::Unsaid);
+    assert_eq!(framing("text/html, Application/X-NDJSON;q=0.5"), Framing::Lines);
+    assert_eq!(framing("text/event-stream"), Framing::Events);
+    let streams = |framing: Framing, more: Value| {
+        let mut request = json!({"prompt": "a"});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body_of(Native(framing), &request).unwrap()["stream"] == json!(true)
+    };
+    assert!(!streams(Framing::Unsaid, json!({})) && streams(Framing::Unsaid, json!({"stream": true})));
+    assert!(streams(Framing::Lines, json!({})) && streams(Framing::Events, json!({})));
+    assert!(!streams(Framing::Lines, json!({"stream": false})), "the body has precedence");
+}
+
+#[test]
+fn streams_are_events_or_lines() {
+    let request = json!({"prompt": "ab", "session_id": "s", "stream": true});
+    check_golden("generate.sse", &stream_of(Native(Framing::Unsaid), &request, &frames()));
+    let lines = stream_of(Native(Framing::Lines), &request, &frames());
+    check_golden("generate.ndjson", &lines);
+    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).unwrap().is_object()));
+    let failed = stream_of(Native(Framing::Lines), &request, &[failure("server_error", "worker_lost")]);
+    let error =
+        json!({"error": {"message": "it failed", "type": "server_error", "param": null, "code": "worker_lost"}});
+    assert_eq!(serde_json::from_str::<Value>(&failed).unwrap(), error);
+}
+
+#[test]
+fn a_whole_answer_has_no_choices() {
+    let logprobs = json!({"tokens": ["H"]});
+    let choice = json!({"text": "Hello", "index": 0, "logprobs": logprobs.clone(), "finish_reason": "length"});
+    let got = answer_of(
+        Native(Framing::Unsaid),
+        &json!({"prompt": "a", "session_id": "s"}),
+        &completion(Some(choice), &usage()),
+    );
+    let expected = json!({"id": "gen-0", "object": "generation", "created": 1_700_000_000, "model": "demo",
+        "session_id": "s", "text": "Hello", "logprobs": logprobs, "finish_reason": "length",
+        "usage": {"prompt_tokens": 21, "cached_tokens": 2, "completion_tokens": 5, "total_tokens": 26}});
+    assert_eq!(got, expected);
+}
