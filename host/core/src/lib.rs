@@ -20,6 +20,7 @@ mod filter_monitor;
 pub mod filter_stage;
 pub mod filter_verdicts;
 mod gate;
+pub mod grammar;
 pub mod ids;
 pub mod jobs;
 pub mod ledger;
