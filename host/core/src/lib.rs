@@ -9,6 +9,7 @@ pub mod answering;
 pub mod breaker;
 pub mod cache;
 pub mod canary;
+mod constraint;
 mod counters;
 pub mod embed;
 pub mod engine;
