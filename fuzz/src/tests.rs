@@ -41,4 +41,4 @@ macro_rules! corpora {
     };
 }
 
-corpora! { configuration connection event gguf request segments sidecar tokenizer }
+corpora! { configuration connection event gbnf gguf request schema segments sidecar tokenizer }

@@ -44,7 +44,7 @@ fn allowed(package: &Value) -> &'static [&'static str] {
             "camshaft-api",
         ],
         "tests" => &["camshaft"],
-        "fuzz" => &["camshaft-engine", "camshaft-policy", "camshaft-api", "camshaft"],
+        "fuzz" => &["camshaft-core", "camshaft-engine", "camshaft-policy", "camshaft-api", "camshaft"],
         folder if folder.starts_with("plugins/") => &["camshaft-plugin"],
         // The bad guests share the package with their misbehaviours.
         folder if folder.starts_with("tests/guests/") => &["camshaft-plugin", "misbehave"],
