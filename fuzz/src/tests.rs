@@ -41,4 +41,4 @@ macro_rules! corpora {
     };
 }
 
-corpora! { answer configuration connection event gguf request segments sidecar tokenizer }
+corpora! { answer configuration connection event gbnf gguf request schema segments sidecar tokenizer }

@@ -1,12 +1,17 @@
-//! Sampling kernels, the prefix tree and the ledger: `cargo xtask bench kernels`.
+//! Sampling kernels, the prefix tree, the ledger and masks of grammars: `cargo xtask bench kernels`.
 #![allow(missing_docs, reason = "criterion's macros make public items")]
+use std::collections::HashMap;
 use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use camshaft_core::grammar::{Grammar, GrammarSpec, GrammarStore};
 use camshaft_core::ids::{RequestId, Token};
 use camshaft_core::ledger::Ledger;
 use camshaft_core::prefix::PrefixTree;
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
+use camshaft_core::vocabulary::Vocabulary;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
 /// Logits as they come from models: few stand out. Xorshift (Marsaglia 2003), so that every run has the same.
@@ -134,5 +139,111 @@ fn ledger(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, sampling, parameters, prefix_tree, ledger);
+/// Tokens as tokenizers have them: all bytes, punctuation of JSON, numbers, and words with and without a space before them.
+fn vocabulary(size: usize) -> Arc<Vocabulary> {
+    let syllables = [
+        "a", "in", "er", "st", "on", "the", "ing", "com", "pre", "ver", "to", "al", "re", "us", "qu", "ment", "ö", "Ж",
+    ];
+    let punctuation = [
+        "{\"", "\":", "\",", "\"}", "\",\"", "\":\"", "},", "],", "[\"", " {", " [", "  ", "    ", "\n", "\n  ", "://",
+        "});",
+    ];
+    let bytes = (0..=255u8).map(|byte| vec![byte]);
+    let numbers = (10..1000).map(|number| number.to_string().into_bytes());
+    let mut pieces: Vec<Vec<u8>> =
+        bytes.chain(punctuation.map(|text| text.as_bytes().to_vec())).chain(numbers).collect();
+    let mut number = 0usize;
+    while pieces.len() + 1 < size {
+        let (mut left, mut word) = (number / 4, String::new());
+        loop {
+            word.push_str(syllables[left % syllables.len()]);
+            left /= syllables.len();
+            if left == 0 {
+                break;
+            }
+        }
+        let word = match number % 4 {
+            0 => word,
+            1 => format!(" {word}"),
+            2 => word.to_uppercase(),
+            _ => format!("{word}."),
+        };
+        pieces.push(word.into_bytes());
+        number += 1;
+    }
+    pieces.push(Vec::new());
+    let end = Token(pieces.len() as u32 - 1);
+    Arc::new(Vocabulary::new(pieces, vec![end]))
+}
+
+/// The longest token at each place.
+fn tokens(vocabulary: &Vocabulary, text: &str) -> Vec<Token> {
+    let by_bytes: HashMap<&[u8], u32> =
+        (0..vocabulary.size() as u32).rev().filter_map(|id| Some((vocabulary.token_bytes(Token(id))?, id))).collect();
+    let (mut rest, mut out) = (text.as_bytes(), Vec::new());
+    while !rest.is_empty() {
+        let len = (1..=rest.len().min(32)).rev().find(|len| by_bytes.contains_key(&rest[..*len])).unwrap_or(1);
+        out.extend(by_bytes.get(&rest[..len]).map(|id| Token(*id)));
+        rest = &rest[len..];
+    }
+    out
+}
+
+const PERSON: &str = r#"{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"email":{"type":"string","format":"email"},"tags":{"type":"array","items":{"enum":["in","on","to"]}}},"required":["name","age"],"additionalProperties":false}"#;
+const TREE: &str = r##"{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"number"},"c":{"type":"array","items":{"$ref":"#/$defs/n"}}},"required":["v"]}}}"##;
+const BOUNDED: &str = r#"{"type":"object","properties":{"id":{"type":"string","pattern":"^[a-z]{3,12}-[0-9]{4}$"},"text":{"type":"string","minLength":10,"maxLength":400},"kind":{"anyOf":[{"const":"a"},{"type":"null"}]}},"required":["id","text","kind"]}"#;
+
+/// Masks over 128k tokens while a text is written: of a grammar's first text, and when its lexer has learned.
+fn grammars(c: &mut Criterion) {
+    let vocabulary = vocabulary(128_256);
+    let store = GrammarStore::new(vocabulary.clone());
+    let begun = Instant::now();
+    let ready = store.prepare();
+    eprintln!("grammars: 128,256 tokens made ready in {:?}: {}", begun.elapsed(), ready.is_ok());
+    let schema = |schema: &str| GrammarSpec::JsonSchema { schema: schema.to_owned() };
+    let cases = [
+        ("person", schema(PERSON), r#"{"name":"Ingrid Storer","age": 47, "email":"in@restus.com","tags":["in","to"]}"#),
+        ("tree", schema(TREE), r#"{ "v": 1.5, "c": [ { "v": 12 }, { "v": -3e2, "c": [] } ] }"#),
+        (
+            "bounded strings",
+            schema(BOUNDED),
+            r#"{"id":"inger-1234","text":"the standing comment, in all the versions to come","kind":null}"#,
+        ),
+        ("any object", GrammarSpec::JsonObject, r#"{"the":[1,2,{"restore":"ingcompre ver"}],"on":true}"#),
+    ];
+    let mut group = c.benchmark_group("grammars");
+    for (name, spec, text) in cases {
+        let grammar = Grammar::new(spec);
+        let text = tokens(&vocabulary, text);
+        let begun = Instant::now();
+        let Ok(first) = store.matcher(&grammar) else { continue };
+        eprintln!("grammars/{name}: compiled in {:?}", begun.elapsed());
+        let write = |times: &mut Vec<Duration>| {
+            let mut matcher = first.fresh();
+            for token in &text {
+                let begun = Instant::now();
+                let mask = matcher.mask();
+                times.push(begun.elapsed());
+                assert!(mask.is_ok_and(|mask| mask.allows(*token)) && matcher.accept(*token).is_ok(), "{name}");
+            }
+        };
+        for (when, texts) in [("first text", 1), ("later texts", 200)] {
+            let mut times = Vec::new();
+            (0..texts).for_each(|_| write(&mut times));
+            times.sort_unstable();
+            let mean = times.iter().sum::<Duration>() / times.len() as u32;
+            let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+            eprintln!(
+                "grammars/{name}, {when}: mean {mean:?}, p50 {:?}, p99 {:?}, most {:?}",
+                at(0.5),
+                at(0.99),
+                at(1.0)
+            );
+        }
+        group.bench_function(BenchmarkId::new("a text's masks", name), |b| b.iter(|| write(&mut Vec::new())));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, sampling, parameters, prefix_tree, ledger, grammars);
 criterion_main!(benches);

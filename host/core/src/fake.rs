@@ -39,6 +39,8 @@ pub struct FakeEngine {
     pub restored: Vec<usize>,
     /// Number of calls of `share` so far.
     pub shared: usize,
+    /// Logit of a token, given a hash of what the sequence holds and its number; `None`: as above.
+    pub logit: Option<fn(u64, u32) -> f32>,
     /// The answer of [`Engine::restores_in_place`].
     pub restores_in_place: bool,
     /// Number of last tokens that the logits depend on. With a small one, texts soon repeat themselves.
@@ -86,6 +88,7 @@ impl FakeEngine {
             restored: Vec::new(),
             shared: 0,
             restores_in_place: true,
+            logit: None,
             memory: usize::MAX,
             reuse: Reuse::Ranges,
             switches: Vec::new(),
@@ -128,6 +131,9 @@ impl FakeEngine {
         let held = &self.sequences[seq.0 as usize];
         for entry in &held[held.len().saturating_sub(self.memory)..] {
             hash = (hash ^ u64::from(entry.token.0) ^ u64::from(entry.under) << 32).wrapping_mul(0x0100_0000_01b3);
+        }
+        if let Some(logit) = self.logit {
+            return (0..257).map(|token| logit(hash, token)).collect();
         }
         let mut logits = vec![-10.0; 257];
         for (i, letter) in (b'a'..=b'z').enumerate() {

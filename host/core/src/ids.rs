@@ -123,6 +123,10 @@ digest_id! {
     /// SHA-256 of a LoRA adapter's file. Equal digests mean equal adapters, whatever they are called.
     AdapterDigest
 }
+digest_id! {
+    /// SHA-256 of what a client asked a text to look like. Equal digests mean equal grammars.
+    GrammarDigest
+}
 
 impl PolicyDigest {
     /// The chain without policies: the native one.

@@ -85,3 +85,43 @@ pub const TOOLS_BYTES: usize = 512 << 10;
 pub const TOOL_NAME_BYTES: usize = 64;
 /// Maximum calls of an answer. What begins as another is text.
 pub const CALLS: usize = 128;
+/// Maximum bytes of a grammar: of a JSON schema, or of a text in Lark or GBNF.
+pub const GRAMMAR_BYTES: usize = 256 << 10;
+/// Maximum schemas within each other in a JSON schema, counted along its references until the first that is met again.
+pub const SCHEMA_DEPTH: usize = 48;
+/// Maximum schemas in a JSON schema, and values in its lists of values, all together.
+pub const SCHEMA_NODES: usize = 10_000;
+/// Maximum schemas of one `oneOf`, which are compared with each other, and properties of one `patternProperties`.
+pub const SCHEMA_ALTERNATIVES: usize = 128;
+pub const SCHEMA_PATTERN_PROPERTIES: usize = 32;
+/// The largest `multipleOf` of a JSON schema, with its decimal point behind its last digit, and of joined schemas their least common one.
+pub const SCHEMA_MULTIPLE: u64 = 100_000;
+/// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.
+pub const SCHEMA_COUNTED_PROPERTIES: usize = 512;
+/// The largest count that a grammar may ask for: of repetitions, items, properties or characters.
+pub const GRAMMAR_REPETITIONS: u64 = 100_000;
+/// Maximum bytes of one regular expression.
+pub const PATTERN_BYTES: usize = 8 << 10;
+/// Maximum groups within each other in a grammar, and rules that refer to each other in a chain.
+pub const GRAMMAR_NESTING: usize = 48;
+pub const GRAMMAR_CHAIN: usize = 192;
+/// Maximum texts of a choice, and bytes of one.
+pub const CHOICE_TEXTS: usize = 4096;
+pub const CHOICE_BYTES: usize = 8 << 10;
+/// Maximum characters of whitespace between two parts of generated JSON.
+pub const JSON_WHITESPACE: usize = 64;
+/// Work of compiling a grammar's lexemes (about 50,000 a millisecond), and symbols that it may be made of.
+pub const GRAMMAR_COMPILE_FUEL: u64 = 1_000_000;
+pub const GRAMMAR_SYMBOLS: usize = 200_000;
+/// Work of one mask: of its lexemes (about 14,000 a millisecond), and parser items (about 20,000 a millisecond).
+pub const MASK_FUEL: u64 = 200_000;
+pub const MASK_ITEMS: usize = 50_000;
+/// Parser items of one position: how ambiguous a grammar may be.
+pub const GRAMMAR_ITEMS: usize = 2000;
+/// States of a grammar's lexer, of 1 to 2 KiB each.
+pub const GRAMMAR_LEXER_STATES: usize = 20_000;
+/// Compiled grammars that a model keeps, and their bytes.
+pub const GRAMMARS: usize = 64;
+pub const GRAMMARS_BYTES: usize = 256 << 20;
+/// Maximum tokens that a grammar's certain text adds to one step of a sequence.
+pub const FORCED_TOKENS: u32 = 32;

@@ -9,6 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::AdapterSet;
+use crate::grammar::Grammar;
 use crate::ids::{AdapterDigest, PolicyDigest, RequestId, SessionId, TenantId, Token};
 use crate::policy::{Endpoint, Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
@@ -87,6 +88,8 @@ pub struct Start {
     pub ignore_eos: bool,
     /// Most probable alternatives to report with each token; `None`: no log-probabilities.
     pub logprobs: Option<u32>,
+    /// What the text must match; `None`: anything. Shared by the choices of a request.
+    pub grammar: Option<Arc<Grammar>>,
 }
 
 impl Start {
@@ -247,6 +250,9 @@ pub enum WorkerError {
     /// As many filter policies run as may run at once: nothing was tried.
     #[error("too many filter policies run at this moment")]
     FiltersBusy,
+    /// The model, samplers and filters leave no token that the request's grammar allows.
+    #[error("no token is left that the grammar allows")]
+    GrammarExhausted { detail: String },
     /// The request asked for something that the worker's limits do not allow, or that its model cannot compute.
     #[error("{0}")]
     Refused(String),

@@ -19,8 +19,8 @@ pub(crate) struct TextToken<'a> {
     pub(crate) logprob: Option<TokenLogprob>,
     /// Its own log-probability, if anybody asked for it.
     pub(crate) own: Option<f32>,
-    /// No other token may follow.
-    pub(crate) full: bool,
+    /// Why no other token may follow, if none may.
+    pub(crate) end: Option<FinishReason>,
 }
 
 /// See the module.
@@ -44,17 +44,17 @@ impl Output {
     }
 
     /// A token was drawn.
-    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, full }: TextToken<'_>) -> Released {
+    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, end }: TextToken<'_>) -> Released {
         let (received, emitted) = (self.text.received(), self.text.emitted());
         let pushed = self.text.push(bytes);
         let mut text = pushed.text;
         let end = if pushed.stopped {
             Some(End { reason: FinishReason::Stop, all_tokens: false })
-        } else if full {
-            text.push_str(&self.text.flush());
-            Some(End { reason: FinishReason::Length, all_tokens: true })
         } else {
-            None
+            if end.is_some() {
+                text.push_str(&self.text.flush());
+            }
+            end.map(|reason| End { reason, all_tokens: true })
         };
         if let Some(monitor) = &mut self.monitor {
             monitor.advance(&text, end.is_some());

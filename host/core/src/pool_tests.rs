@@ -162,6 +162,7 @@ fn start(id: u64) -> Box<Start> {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
     })
 }
 

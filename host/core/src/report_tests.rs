@@ -1,4 +1,5 @@
 //! When a worker reports, and that commands and reports survive the way to another process.
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -10,6 +11,7 @@ use crate::adapters::AdapterSet;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::fake::{FakeEngine, NoFilters};
+use crate::grammar::{Grammar, GrammarSpec, GrammarStore};
 use crate::ids::AdapterDigest;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
@@ -85,6 +87,7 @@ prop_compose! {
             samplers,
             choice,
             max_tokens,
+            grammar: ignore_eos.then(|| Arc::new(Grammar::new(GrammarSpec::Choice { texts: stop.clone() }))),
             stop,
             ignore_eos,
             logprobs,
@@ -123,6 +126,7 @@ fn error() -> impl Strategy<Value = WorkerError> {
         Just(WorkerError::SamplersBusy),
         ".{0,12}".prop_map(|detail| WorkerError::FilterFault { detail }),
         Just(WorkerError::FiltersBusy),
+        ".{0,12}".prop_map(|detail| WorkerError::GrammarExhausted { detail }),
         (any::<u16>(), ".{0,12}", ".{0,12}", prop::option::of(".{0,12}")).prop_map(|(status, code, message, param)| {
             WorkerError::Declined(Box::new(Refusal { status, code, message, param }))
         }),
@@ -257,6 +261,8 @@ fn worker() -> Worker {
         filters: std::sync::Arc::new(NoFilters),
         cache: PrefixCache::new(0),
         step_target: Duration::from_secs(1),
+        grammars: Arc::new(GrammarStore::new(FakeEngine::info(LIMITS).vocabulary)),
+        masks: None,
         speculation: None,
     })
 }
@@ -282,6 +288,7 @@ fn request(id: u64) -> Box<Start> {
         stop: Vec::new(),
         ignore_eos: true,
         logprobs: None,
+        grammar: None,
     })
 }
 

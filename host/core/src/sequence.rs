@@ -2,15 +2,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::constraint::{Constraint, exhausted};
 use crate::engine::Reuse;
 use crate::filter::TextFilter;
 use crate::filter_stage::{Released, Rewound};
+use crate::grammar::{Mask, Matcher};
 use crate::ids::{RequestId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use crate::output::{Output, TextToken};
 use crate::placement::{Placement, Rank};
 use crate::policy::TokenSampler;
-use crate::sampling::{EndReason, LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, Workspace};
+use crate::sampling::{EndReason, LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, RowError, Workspace};
 use crate::segments::Namespace;
 use crate::speculate::AcceptanceRate;
 use crate::vocabulary::Vocabulary;
@@ -34,6 +36,8 @@ enum Next {
     Token(Token),
     /// A sampler ends the generation.
     End(EndReason),
+    /// The grammar's text is complete.
+    Complete,
 }
 
 /// What a sequence is made of.
@@ -44,6 +48,7 @@ pub(crate) struct NewSequence {
     pub(crate) rank: Rank,
     pub(crate) sampler: Box<dyn TokenSampler>,
     pub(crate) filters: Vec<Box<dyn TextFilter>>,
+    pub(crate) matcher: Option<Matcher>,
 }
 
 /// Tokens that may not be drawn again where a filter took them back.
@@ -82,6 +87,10 @@ pub(crate) struct Sequence {
     pub(crate) told: u32,
     /// Draft of the tokens after the last one, for the next step.
     pub(crate) draft: Vec<Token>,
+    /// The draft is what the grammar is certain of, not a guess.
+    pub(crate) forced: bool,
+    /// `None`: the text may be anything.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) acceptance: AcceptanceRate,
     drafted: u32,
     accepted: u32,
@@ -107,7 +116,7 @@ impl fmt::Debug for Sequence {
 impl Sequence {
     /// A sequence that waits to be admitted. `context_tokens` bounds prompt and output together.
     pub(crate) fn new(
-        NewSequence { start, need, rank, sampler, filters }: NewSequence,
+        NewSequence { start, need, rank, sampler, filters, matcher }: NewSequence,
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,
     ) -> Self {
@@ -128,6 +137,8 @@ impl Sequence {
             generated: 0,
             told: 0,
             draft: Vec::new(),
+            forced: false,
+            constraint: matcher.map(Constraint::new),
             acceptance: AcceptanceRate::default(),
             drafted: 0,
             accepted: 0,
@@ -216,13 +227,22 @@ impl Sequence {
         self.draft.get(accepted as usize).is_some_and(|drafted| self.tokens.last() == Some(drafted))
     }
 
-    /// The draft was verified: its first `accepted` tokens were drawn indeed.
-    pub(crate) fn settle_draft(&mut self, accepted: u32) {
-        let drafted = self.draft.len() as u32;
+    /// The draft was verified: its first `accepted` tokens were drawn indeed. Returns its length and `accepted`, or zeros if it was
+    /// no guess.
+    pub(crate) fn settle_draft(&mut self, accepted: u32) -> (u32, u32) {
+        let forced = std::mem::take(&mut self.forced);
+        let (drafted, accepted) = if forced { (0, 0) } else { (self.draft.len() as u32, accepted) };
+        self.draft.clear();
         self.acceptance.record(drafted, accepted);
         self.drafted += drafted;
         self.accepted += accepted;
+        (drafted, accepted)
+    }
+
+    /// The draft was not verified: the sequence was not in the step.
+    pub(crate) fn drop_draft(&mut self) {
         self.draft.clear();
+        self.forced = false;
     }
 
     /// After tokens were taken back: their KV entries go, and that of the last one left, which is decoded again.
@@ -248,7 +268,7 @@ impl Sequence {
         }
         let (token, reason) = match self.draw() {
             Ok(Next::Token(token)) => (Some(token), FinishReason::Stop),
-            Ok(Next::End(EndReason::Stop)) => (None, FinishReason::Stop),
+            Ok(Next::End(EndReason::Stop) | Next::Complete) => (None, FinishReason::Stop),
             Ok(Next::End(EndReason::Length)) => (None, FinishReason::Length),
             Ok(Next::End(EndReason::ContentFilter)) => (None, FinishReason::Filtered),
             Err(error) => return Drawn::Failed(error),
@@ -272,7 +292,13 @@ impl Sequence {
             self.row.accept(token, bytes);
             let total = self.start.prompt.len() as u32 + self.generated;
             let full = self.generated >= self.start.max_tokens || total >= self.context_tokens;
-            self.output.token(TextToken { token, bytes, logprob, own, full })
+            let complete = match self.constraint.as_mut().map(|constraint| constraint.accept(token)) {
+                None => false,
+                Some(Ok(complete)) => complete,
+                Some(Err(error)) => return Drawn::Failed(error),
+            };
+            let end = if complete { Some(FinishReason::Stop) } else { full.then_some(FinishReason::Length) };
+            self.output.token(TextToken { token, bytes, logprob, own, end })
         } else {
             self.output.ended(reason)
         };
@@ -298,6 +324,9 @@ impl Sequence {
         let last = self.tokens.last().filter(|_| *index > 0).and_then(|token| self.vocabulary.token_bytes(*token));
         let last_bytes = last.map_or(0, <[u8]>::len);
         self.row.rewind(*index, self.last_bytes(MAX_TEXT_TAIL_BYTES), last_bytes);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.rewind(*index);
+        }
         // What comes after it comes after another text from now on.
         self.bans.retain(|ban| ban.at <= at);
         match self.bans.last_mut().filter(|ban| ban.at == at) {
@@ -330,13 +359,30 @@ impl Sequence {
     }
 
     /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token.
+    ///
+    /// A grammar bans what it does not allow before the samplers, so that what they keep of a row is something that it allows, and
+    /// has the last word after them, because they may write any logits and choose any token.
     fn draw(&mut self) -> Result<Next, WorkerError> {
-        let banned = banned_at(&self.bans, self.generated);
-        if let Some(token) = self.row.take_forced() {
-            return Ok(Next::Token(token));
+        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
+        if mask.as_ref().is_some_and(Mask::is_final) {
+            return Ok(Next::Complete);
         }
+        let banned = banned_at(&self.bans, self.generated);
+        let allows = |token: Token| mask.as_ref().is_none_or(|mask| mask.allows(token));
+        match self.row.take_forced() {
+            Some(token) if allows(token) => return Ok(Next::Token(token)),
+            Some(_) => self.row.drop_forced(),
+            None => {}
+        }
+        let engine = |error: RowError| WorkerError::Engine(error.to_string());
         for ids in [&self.ends[..], banned].into_iter().filter(|ids| !ids.is_empty()) {
-            self.row.ban(ids).map_err(|error| WorkerError::Engine(error.to_string()))?;
+            self.row.ban(ids).map_err(engine)?;
+        }
+        if let Some(mask) = &mask {
+            self.row.mask(mask.bits()).map_err(engine)?;
+            if !self.row.has_any() {
+                return Err(exhausted("the model and filters rule out all that the grammar allows"));
+            }
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
@@ -344,15 +390,24 @@ impl Sequence {
             return Ok(Next::End(reason));
         }
         // A sampler may choose or force any token.
-        let drawn = self.row.take_forced().or(drawn).filter(|token| !banned.contains(&token.0));
+        let drawn = self.row.take_forced().or(drawn);
+        let drawn = drawn.filter(|token| !banned.contains(&token.0) && allows(*token));
         if drawn.is_none() {
             self.row.drop_forced();
             if !banned.is_empty() {
                 // A sampler may write any logits.
-                self.row.ban(banned).map_err(|error| WorkerError::Engine(error.to_string()))?;
+                self.row.ban(banned).map_err(engine)?;
             }
         }
-        let token = drawn.or_else(|| self.row.draw()).ok_or_else(|| fault("every token is banned".to_owned()))?;
+        let mut drawn = drawn.or_else(|| self.row.draw());
+        if let (Some(mask), Some(_)) = (&mask, drawn.filter(|token| !allows(*token))) {
+            self.row.mask(mask.bits()).map_err(engine)?;
+            drawn = self.row.draw();
+        }
+        let token = drawn.ok_or_else(|| match mask {
+            Some(_) => exhausted("the samplers ban all that the grammar allows"),
+            None => fault("every token is banned".to_owned()),
+        })?;
         let known = (token.0 as usize) < self.vocabulary.size();
         if known { Ok(Next::Token(token)) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
     }

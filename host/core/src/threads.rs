@@ -27,6 +27,15 @@ impl Spawner {
     }
 }
 
+/// Does something that recurses deeply, on a stack of this many bytes, while the caller waits. `None`: no thread can be started, or it
+/// panicked.
+pub(crate) fn on_stack<T: Send>(bytes: usize, act: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("deep".to_owned()).stack_size(bytes).spawn_scoped(scope, act);
+        thread.ok()?.join().ok()
+    })
+}
+
 impl fmt::Debug for Spawner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Spawner")

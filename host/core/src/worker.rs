@@ -3,8 +3,10 @@
 //! Continuous batching: every step decodes one token of each running sequence and as much of the prompts as the budget
 //! allows. `roster` moves sequences; [`Placement`](crate::placement::Placement) has their states.
 mod draw;
+mod forced;
 mod intake;
 mod kv;
+mod masks;
 mod options;
 mod pacer;
 mod rate;
@@ -29,6 +31,7 @@ use turns::Turns;
 use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
+use crate::grammar::MaskThread;
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, Events, FinishReason, Start, WorkerError};
 use crate::policy::WorkerFacts;
@@ -63,6 +66,8 @@ pub struct Worker {
     /// Tokens of a step.
     step_tokens: u32,
     pacer: Pacer,
+    /// `None`: masks are computed when they are needed.
+    masks: Option<MaskThread>,
     speculation: Option<Speculation>,
     rate: Rate,
     counters: WorkerCounters,
@@ -72,11 +77,22 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(options: WorkerOptions) -> Self {
-        let WorkerOptions { id, limits, vocabulary, samplers, filters, cache, step_target, speculation } = options;
+        let WorkerOptions {
+            id,
+            limits,
+            vocabulary,
+            samplers,
+            filters,
+            cache,
+            step_target,
+            grammars,
+            masks,
+            speculation,
+        } = options;
         Self {
             id,
             limits,
-            intake: Intake { limits, vocabulary, samplers, filters, events: 0 },
+            intake: Intake { limits, vocabulary, samplers, filters, grammars, events: 0 },
             roster: Roster::new(Kv::new(limits, cache)),
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
@@ -84,6 +100,7 @@ impl Worker {
             prefill_budget: 0,
             step_tokens: limits.batch_tokens,
             pacer: Pacer::new(step_target),
+            masks,
             speculation,
             rate: Rate::default(),
             counters: WorkerCounters::default(),
@@ -222,7 +239,11 @@ impl Worker {
             self.pacer.planned(now, self.plan.work());
         }
         self.tell_started(events);
+        let lent = self.masks.as_mut().map(|thread| masks::begin(thread, &self.plan, &mut self.roster.running));
         let decoded = engine.decode(&self.plan.batch);
+        if let (Some(thread), Some(true)) = (&mut self.masks, lent) {
+            masks::finish(thread, &mut self.roster.running);
+        }
         if decoded.is_err() {
             // How long that took says nothing about steps.
             self.pacer.idle();
@@ -236,14 +257,19 @@ impl Worker {
     }
 
     /// Drafts the tokens of this step, if rejected ones can be removed from the KV cache afterwards: not every model's state
-    /// can be cut.
+    /// can be cut. What a grammar is certain of goes before what a drafter guesses.
     fn draft(&mut self, reuse: Reuse) {
-        let freed = self.roster.freed.drain(..);
-        let Some(speculation) = self.speculation.as_mut().filter(|_| reuse == Reuse::Ranges) else { return };
+        let Self { roster: Roster { running, kv, freed, .. }, compute_limits: limits, pacer, speculation, .. } = self;
+        let freed = freed.drain(..);
+        if reuse != Reuse::Ranges {
+            return;
+        }
+        running.iter_mut().for_each(Sequence::drop_draft);
+        let mut bounds = DraftBounds::new(running, limits, self.step_tokens, kv);
+        forced::draft(running, &mut bounds);
+        let Some(speculation) = speculation else { return };
         freed.for_each(|seq| speculation.forget(seq));
-        self.roster.running.iter_mut().for_each(|s| s.draft.clear());
-        let Self { roster: Roster { running, kv, .. }, compute_limits: limits, pacer, .. } = self;
-        speculation.draft(running, DraftBounds { limits, batch_tokens: self.step_tokens, kv, pacer });
+        speculation.draft(running, bounds, pacer);
     }
 
     fn budget(&self) -> StepBudget {

@@ -6,6 +6,7 @@ use crate::adapters::AdapterSet;
 use crate::cache::PrefixCache;
 use crate::engine::Reuse;
 use crate::fake::{FakeEngine, NoFilters};
+use crate::grammar::GrammarStore;
 use crate::ids::{AdapterDigest, PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Start, Usage};
 use crate::policy::{Fault, FaultKind, NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -23,6 +24,8 @@ mod bounds;
 mod ends;
 #[path = "worker_tests/filters.rs"]
 mod filters;
+#[path = "worker_tests/grammars.rs"]
+mod grammars;
 #[path = "worker_tests/kv.rs"]
 mod kv;
 #[path = "worker_tests/pauses.rs"]
@@ -68,6 +71,7 @@ fn start(id: u64, prompt: &str) -> Start {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
     }
 }
 
@@ -92,6 +96,7 @@ impl Bench {
     fn with(limits: EngineLimits, samplers: Arc<dyn SamplerHook>, reserve: Reserve, cache: PrefixCache) -> Self {
         let vocabulary = FakeEngine::info(limits).vocabulary;
         let step_target = Duration::from_millis(50);
+        let grammars = Arc::new(GrammarStore::new(vocabulary.clone()));
         let speculation = None;
         let worker = Worker::new(WorkerOptions {
             id: WorkerId(0),
@@ -101,6 +106,8 @@ impl Bench {
             filters: Arc::new(NoFilters),
             cache,
             step_target,
+            grammars,
+            masks: None,
             speculation,
         });
         let mut reservation = Reservation::new(reserve);

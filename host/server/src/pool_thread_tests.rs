@@ -129,6 +129,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         stop: Vec::new(),
         ignore_eos: true,
         logprobs: None,
+        grammar: None,
     };
     PoolMessage::Submit(Box::new(Submission {
         first_choice: RequestId(id),

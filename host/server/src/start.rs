@@ -12,8 +12,9 @@ use camshaft_api::{
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
+use camshaft_core::engine::{Engine, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
+use camshaft_core::grammar::{GrammarStore, MaskThread};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::jobs::{BatchLimits, BatchModel};
 use camshaft_core::pool::Pool;
@@ -36,7 +37,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
 use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
-use crate::supervisor::{Gauges, Supervisor};
+use crate::supervisor::{Gauges, ShutdownStage, Supervisor};
 use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuned;
 use crate::weights::{self, Weights, WeightsSource};
@@ -180,6 +181,7 @@ impl Starter {
     ) -> Result<Model, ServerError> {
         let config = model.config();
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
+        let grammars = Arc::new(GrammarStore::new(info.vocabulary.clone()));
         let begun = Instant::now();
         let watermarks = self.tuned.borrow().watermarks;
         let mut pool = Pool::new(self.policies.scheduler(&config.id), watermarks, config.reserve());
@@ -195,7 +197,7 @@ impl Starter {
                 cores: self.cores.take(model.sizes.threads),
                 seat: self.budget.seat(model.sizes.threads),
             };
-            let handle = self.start_worker(config, setup, (&info, beginning), make.clone())?;
+            let handle = self.start_worker(setup, (config, &grammars, beginning), make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
             let metrics = self.metrics.worker(&config.id, &id.to_string());
@@ -236,13 +238,14 @@ impl Starter {
 
     fn start_worker<E: Engine + Send + 'static>(
         &self,
-        config: &ModelConfig,
         setup: WorkerSetup,
-        (info, beginning): (&ModelInfo, &Beginning),
+        (config, grammars, beginning): (&ModelConfig, &Arc<GrammarStore>, &Beginning),
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Send + 'static,
     ) -> Result<Handle, ServerError> {
         let (id, step_target) = (setup.id, config.step_target());
-        let (policies, vocabulary) = (self.policies.clone(), info.vocabulary.clone());
+        let (policies, grammars) = (self.policies.clone(), grammars.clone());
+        // Its thread has nothing more to do once the worker has ended.
+        let spawner = self.supervisor.spawner(ShutdownStage::Storage);
         let gauges = self.gauges(config, &id.to_string(), beginning);
         let alive = beginning.alive.clone();
         worker_thread::spawn(&self.supervisor, gauges, setup, move || {
@@ -251,11 +254,13 @@ impl Starter {
             let worker = Worker::new(WorkerOptions {
                 id,
                 limits: engine.limits(),
-                vocabulary: vocabulary.clone(),
+                vocabulary: grammars.vocabulary().clone(),
                 samplers: policies.clone(),
                 filters: policies.clone(),
                 cache,
                 step_target,
+                grammars: grammars.clone(),
+                masks: Some(MaskThread::new(spawner.clone())),
                 speculation,
             });
             Ok((engine, worker))

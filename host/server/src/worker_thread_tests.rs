@@ -6,6 +6,7 @@ use camshaft_api::backend::Shared;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse, SavedPart};
 use camshaft_core::fake::FakeEngine;
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::message::Event;
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -79,6 +80,8 @@ fn options(cache: PrefixCache) -> WorkerOptions {
         filters: Arc::new(camshaft_core::fake::NoFilters),
         cache,
         step_target: Duration::from_millis(50),
+        grammars: Arc::new(GrammarStore::new(FakeEngine::info(LIMITS).vocabulary)),
+        masks: None,
         speculation: None,
     }
 }
@@ -105,6 +108,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         stop: Vec::new(),
         ignore_eos: true,
         logprobs: None,
+        grammar: None,
     };
     let stream = Stream::new(sender, Shared::default(), Arc::new(NoPolicies));
     (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)

@@ -314,6 +314,7 @@ impl Starting<'_> {
             stop: settings.stop.clone(),
             ignore_eos: settings.ignore_eos,
             logprobs: request.logprobs,
+            grammar: None,
         }
     }
 }

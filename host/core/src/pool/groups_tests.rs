@@ -26,6 +26,7 @@ fn start(tenant: &str, namespace: &str, session: &str) -> Start {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
         context: Default::default(),
     }
 }

@@ -126,6 +126,7 @@ fn submit(pool: &mut Pool, id: u64, max_tokens: u32, now: Duration) {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
     };
     let start = Box::new(start);
     let new = NewRequest {

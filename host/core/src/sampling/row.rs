@@ -238,6 +238,11 @@ impl Row {
         if self.narrowed { self.workspace.candidates.len() } else { self.workspace.values.len() }
     }
 
+    /// Whether any token of the row is not banned.
+    pub fn has_any(&self) -> bool {
+        self.workspace.values.maximum() > f32::NEG_INFINITY
+    }
+
     /// Whether a policy has set a temperature (1 counts) or kept the best candidate since `load`. If so, the worker
     /// draws from the row as it is; otherwise the native chain still has to shape it.
     pub fn is_settled(&self) -> bool {

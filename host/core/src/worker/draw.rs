@@ -11,7 +11,7 @@ const PROGRESS_EVERY: u32 = 32;
 #[derive(Debug)]
 pub(super) struct DrawOutcome {
     pub(super) tokens: u32,
-    /// The length of the draft, and how much of it was drawn.
+    /// The length of the draft, and how much of it was drawn. Nothing of what a grammar was certain of.
     pub(super) drafted: u32,
     pub(super) accepted: u32,
     /// A filter took this many tokens back, and the KV entries are still those of all.
@@ -54,9 +54,9 @@ pub(super) fn draw(
         // The batch has computed the draft's token already.
         sequence.kv_tokens += 1;
     };
-    let drafted = sequence.draft.len() as u32;
-    sequence.settle_draft(accepted);
-    DrawOutcome { tokens: accepted + 1, drafted, accepted, taken_back, end }
+    let tokens = accepted + 1;
+    let (drafted, accepted) = sequence.settle_draft(accepted);
+    DrawOutcome { tokens, drafted, accepted, taken_back, end }
 }
 
 fn report_progress(sequence: &mut Sequence, events: &mut impl Events) {

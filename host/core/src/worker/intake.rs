@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use crate::engine::EngineLimits;
 use crate::filter::{FilterHook, FilteringRequest, TextFilter};
+use crate::grammar::{GrammarStore, Matcher};
 use crate::ids::PolicyDigest;
 use crate::message::{Start, WorkerError};
 use crate::placement::Rank;
@@ -17,6 +18,7 @@ pub(super) struct Intake {
     pub(super) vocabulary: Arc<Vocabulary>,
     pub(super) samplers: Arc<dyn SamplerHook>,
     pub(super) filters: Arc<dyn FilterHook>,
+    pub(super) grammars: Arc<GrammarStore>,
     /// Starts, demotions and pauses so far.
     pub(super) events: u64,
 }
@@ -36,10 +38,11 @@ impl Intake {
         if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
         }
+        let matcher = self.open_grammar(&start)?;
         let sampler = self.open_sampler(&start)?;
         let filters = self.open_filters(&start)?;
         let rank = Rank::Arrival(self.next_event());
-        let new = NewSequence { start, need, rank, sampler, filters };
+        let new = NewSequence { start, need, rank, sampler, filters, matcher };
         Ok(Sequence::new(new, self.vocabulary.clone(), self.limits.context_tokens))
     }
 
@@ -52,6 +55,12 @@ impl Intake {
     pub(super) fn next_event(&mut self) -> u64 {
         self.events += 1;
         self.events
+    }
+
+    /// The API compiled the grammar, so that it is here, unless many others came since.
+    fn open_grammar(&self, start: &Start) -> Result<Option<Matcher>, WorkerError> {
+        let matcher = start.grammar.as_ref().map(|grammar| self.grammars.matcher(grammar)).transpose();
+        matcher.map_err(|error| WorkerError::Refused(format!("the grammar cannot be used: {error}")))
     }
 
     fn open_sampler(&self, start: &Start) -> Result<Box<dyn TokenSampler>, WorkerError> {

@@ -6,6 +6,7 @@ use super::speculation::Speculation;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::filter::FilterHook;
+use crate::grammar::{GrammarStore, MaskThread};
 use crate::ids::WorkerId;
 use crate::policy::SamplerHook;
 use crate::vocabulary::Vocabulary;
@@ -21,6 +22,10 @@ pub struct WorkerOptions {
     pub cache: PrefixCache,
     /// Target of a step's duration while prompts are prefilled beside sequences that decode.
     pub step_target: Duration,
+    /// Compiled grammars of the model.
+    pub grammars: Arc<GrammarStore>,
+    /// Computes masks while the engine decodes; `None`: they are computed after that.
+    pub masks: Option<MaskThread>,
     /// `None`: no speculative decoding.
     pub speculation: Option<Speculation>,
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::fake::NoFilters;
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Start};
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -60,14 +61,17 @@ impl SamplerHook for Native {
 /// A worker whose vocabulary is the 256 bytes and an end of generation.
 pub(crate) fn worker(limits: EngineLimits, cache: u64, step_target: Duration) -> Worker {
     let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
+    let vocabulary = Arc::new(Vocabulary::new(pieces, vec![Token(256)]));
     Worker::new(WorkerOptions {
         id: WorkerId(0),
         limits,
-        vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(256)])),
+        vocabulary: vocabulary.clone(),
         samplers: Arc::new(Native),
         filters: Arc::new(NoFilters),
         cache: PrefixCache::new(cache),
         step_target,
+        grammars: Arc::new(GrammarStore::new(vocabulary)),
+        masks: None,
         speculation: None,
     })
 }
@@ -101,6 +105,7 @@ pub(crate) fn start(
         stop,
         ignore_eos: true,
         logprobs: None,
+        grammar: None,
     };
     Command::Start { need, start: Box::new(start) }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, ModelKind, Reuse};
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::message::{Command, Event, Start};
@@ -67,6 +68,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         stop: Vec::new(),
         ignore_eos: true,
         logprobs: Some(0),
+        grammar: None,
     }
 }
 
@@ -81,6 +83,8 @@ fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMa
         filters: Arc::new(camshaft_core::fake::NoFilters),
         cache: PrefixCache::new(1 << 24),
         step_target: Duration::from_millis(50),
+        grammars: Arc::new(GrammarStore::new(model.info().vocabulary.clone())),
+        masks: None,
         speculation: Some(Speculation { drafter: Box::new(PromptLookup), draft_tokens: 4 }),
     });
     let mut events = Vec::new();

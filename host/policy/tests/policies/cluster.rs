@@ -152,6 +152,7 @@ impl Cluster {
             stop: Vec::new(),
             ignore_eos: true,
             logprobs: None,
+            grammar: None,
         };
         let deadline = timeout.map(|timeout| self.now + timeout);
         let (start, arrived) = (Box::new(start), self.now);

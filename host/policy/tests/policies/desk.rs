@@ -86,6 +86,7 @@ pub(crate) fn request(id: u64, tenant: &str, prompt: usize) -> NewRequest {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
         context: Default::default(),
     };
     NewRequest {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::FakeEngine;
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{PolicyDigest, RequestId, WorkerId};
 use camshaft_core::message::Command;
 use camshaft_core::policy::{NoSampler, SamplerHook, SamplingRequest, TokenSampler, WorkerFacts};
@@ -68,6 +69,8 @@ impl Node {
             filters: Arc::new(camshaft_core::fake::NoFilters),
             cache: PrefixCache::new(1 << 20),
             step_target: Duration::from_secs(1),
+            grammars: Arc::new(GrammarStore::new(FakeEngine::info(self.limits).vocabulary)),
+            masks: None,
             speculation: None,
         });
         let mut engine = FakeEngine::new(self.limits, u64::from(self.id.0));

@@ -1,0 +1,75 @@
+//! A generation's grammar on its worker.
+use crate::grammar::{Mask, Matcher, MatcherError};
+use crate::ids::Token;
+use crate::message::WorkerError;
+
+/// Where a generation is in its grammar.
+#[derive(Debug)]
+pub(crate) struct Constraint {
+    /// `None`: lent to the thread that computes masks.
+    matcher: Option<Box<Matcher>>,
+}
+
+impl Constraint {
+    pub(crate) fn new(matcher: Matcher) -> Self {
+        Self { matcher: Some(Box::new(matcher)) }
+    }
+
+    /// The tokens that may be drawn next.
+    ///
+    /// # Errors
+    /// There are none, or to find them takes too much work.
+    pub(crate) fn mask(&mut self) -> Result<Mask, WorkerError> {
+        self.matcher()?.mask().map_err(|error| match error {
+            MatcherError::DeadEnd | MatcherError::NotAllowed(_) => exhausted(error.to_string()),
+            MatcherError::TooComplex(_) => WorkerError::Refused(error.to_string()),
+        })
+    }
+
+    /// A token was drawn. Returns whether the text is complete and nothing can follow.
+    ///
+    /// # Errors
+    /// The grammar does not allow it.
+    pub(crate) fn accept(&mut self, token: Token) -> Result<bool, WorkerError> {
+        self.matcher()?.accept(token).map_err(|error| exhausted(error.to_string()))
+    }
+
+    /// Only the first `drawn` tokens count.
+    pub(crate) fn rewind(&mut self, drawn: usize) {
+        if let Some(matcher) = &mut self.matcher {
+            matcher.rewind(drawn);
+        }
+    }
+
+    /// Cuts a draft where the grammar does not allow it.
+    pub(crate) fn trim(&mut self, draft: &mut Vec<Token>) {
+        if let Some(matcher) = &mut self.matcher {
+            let allowed = matcher.allowed(draft);
+            draft.truncate(allowed);
+        }
+    }
+
+    /// Tokens that spell what must come next, at most `max`.
+    pub(crate) fn forced(&mut self, max: usize) -> Vec<Token> {
+        self.matcher.as_mut().map(|matcher| matcher.forced(max)).unwrap_or_default()
+    }
+
+    /// Gives the matcher away until [`Constraint::give_back`].
+    pub(crate) fn lend(&mut self) -> Option<Box<Matcher>> {
+        self.matcher.take()
+    }
+
+    pub(crate) fn give_back(&mut self, matcher: Box<Matcher>) {
+        self.matcher = Some(matcher);
+    }
+
+    fn matcher(&mut self) -> Result<&mut Matcher, WorkerError> {
+        let lost = || WorkerError::Engine("the thread that computes masks died".to_owned());
+        self.matcher.as_deref_mut().ok_or_else(lost)
+    }
+}
+
+/// No token is left to draw.
+pub(crate) fn exhausted(detail: impl Into<String>) -> WorkerError {
+    WorkerError::GrammarExhausted { detail: detail.into() }
+}

@@ -1,0 +1,193 @@
+//! Compiles a grammar for a vocabulary.
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{ParserFactory, TokenParser, regex_to_lark};
+use serde_json::{Value, json};
+
+use super::error::{GrammarError, compiler_reason, shown};
+use super::guarded::{Guarded, ParserFault};
+use super::pattern::check_pattern;
+use super::quoted::quoted;
+use super::schema::Checked;
+use super::spec::GrammarSpec;
+use super::{gbnf, lark, schema};
+use crate::limits;
+use crate::vocabulary::Vocabulary;
+
+/// A compiled grammar. Its lexer learns states while it is used, which all generations with the grammar share.
+pub(super) struct Compiled {
+    /// Never used, so that it has learned nothing and failed at nothing.
+    pristine: TokenParser,
+    /// The lexer that generations share; another one once it has learned much, or failed.
+    shared: Mutex<Shared>,
+    pub(super) vocabulary: Arc<Vocabulary>,
+    /// Of the grammar's text.
+    source_bytes: usize,
+}
+
+struct Shared {
+    parser: TokenParser,
+    failed: bool,
+}
+
+impl Compiled {
+    /// # Errors
+    /// The grammar is not supported, over a bound, or nothing matches it.
+    pub(super) fn new(
+        factory: &ParserFactory,
+        vocabulary: &Arc<Vocabulary>,
+        spec: &GrammarSpec,
+    ) -> Result<Self, GrammarError> {
+        let mut pristine = match spec {
+            GrammarSpec::JsonSchema { schema } => schema_parser(factory, &schema::check(schema)?)?,
+            spec => parser(factory, top_level(spec)?)?,
+        };
+        pristine.start_without_prompt();
+        let shared = Mutex::new(Shared { parser: pristine.deep_clone(), failed: false });
+        let compiled = Self { pristine, shared, vocabulary: vocabulary.clone(), source_bytes: source_bytes(spec) };
+        let mut first = compiled.parser();
+        let begins = first.is_accepting().and_then(|accepts| if accepts { Ok(()) } else { first.mask().map(drop) });
+        match begins {
+            Ok(()) => Ok(compiled),
+            Err(ParserFault::NoToken) => {
+                Err(GrammarError::invalid("no text that this model can write matches the grammar"))
+            }
+            Err(ParserFault::Failed(why)) => Err(GrammarError::too_large(compiler_reason(&why))),
+        }
+    }
+
+    /// A parser at the beginning, which learns with the others.
+    pub(super) fn parser(&self) -> Guarded {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.failed || learned(&shared.parser).is_none_or(|stats| stats.0 > limits::GRAMMAR_LEXER_STATES / 2) {
+            *shared = Shared { parser: self.pristine.deep_clone(), failed: false };
+        }
+        Guarded::new(shared.parser.clone())
+    }
+
+    /// A parser at the beginning, which has a lexer to itself.
+    pub(super) fn own_parser(&self) -> Guarded {
+        Guarded::new(self.pristine.deep_clone())
+    }
+
+    /// A parser failed, perhaps with the lexer that it shares.
+    pub(super) fn failed(&self) {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).failed = true;
+    }
+
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let lexers = [&self.pristine, &shared.parser].map(|parser| learned(parser).map_or(0, |stats| stats.1));
+        2 * self.source_bytes + lexers.iter().sum::<usize>()
+    }
+}
+
+/// States of a parser's lexer, and their bytes. `None`: a generation failed while it used the lexer.
+fn learned(parser: &TokenParser) -> Option<(usize, usize)> {
+    let stats = llguidance::panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(parser.parser.lexer_stats())));
+    stats.ok().map(|stats| (stats.num_states, stats.num_bytes))
+}
+
+fn source_bytes(spec: &GrammarSpec) -> usize {
+    match spec {
+        GrammarSpec::JsonSchema { schema: text } | GrammarSpec::Lark { text } | GrammarSpec::Gbnf { text } => {
+            text.len()
+        }
+        GrammarSpec::Regex { pattern } => pattern.len(),
+        GrammarSpec::Choice { texts } => texts.iter().map(String::len).sum(),
+        GrammarSpec::JsonObject => 0,
+    }
+}
+
+/// What the compiler is to know of a JSON schema: between its parts some whitespace may stand, or none. A bound keeps a model that
+/// lost its way from writing whitespace up to `max_tokens`.
+fn dress(schema: &mut Value) {
+    if *schema == Value::Bool(true) {
+        *schema = json!({});
+    }
+    if let Value::Object(map) = schema {
+        let whitespace = format!(r"[\x20\x0A\x0D\x09]{{1,{}}}", limits::JSON_WHITESPACE);
+        map.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": whitespace }));
+    }
+}
+
+fn top_level(spec: &GrammarSpec) -> Result<TopLevelGrammar, GrammarError> {
+    Ok(match spec {
+        GrammarSpec::JsonSchema { schema } => schema_grammar(schema::check(schema)?.schema),
+        GrammarSpec::JsonObject => schema_grammar(json!({ "type": "object" })),
+        GrammarSpec::Lark { text } => TopLevelGrammar::from_lark(lark::check(text, dress)?),
+        GrammarSpec::Gbnf { text } => TopLevelGrammar::from_lark(lark::check(&gbnf::to_lark(text)?, dress)?),
+        GrammarSpec::Regex { pattern } => {
+            check_pattern(pattern)?;
+            if pattern.is_empty() {
+                return Err(GrammarError::invalid("an empty pattern"));
+            }
+            TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(pattern, "")))
+        }
+        GrammarSpec::Choice { texts } => TopLevelGrammar::from_lark(choice(texts)?),
+    })
+}
+
+fn schema_grammar(mut schema: Value) -> TopLevelGrammar {
+    dress(&mut schema);
+    TopLevelGrammar::from_json_schema(schema)
+}
+
+fn parser(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<TokenParser, GrammarError> {
+    let parser = factory.create_parser(grammar);
+    let parser = parser.map_err(|error| GrammarError::invalid(compiler_reason(&error.to_string())))?;
+    if parser.parser.grammar().lexer_spec().can_rollback() {
+        Ok(parser)
+    } else {
+        Err(GrammarError::unsupported("stop= and max_tokens= are not supported"))
+    }
+}
+
+/// As `parser`, and where that fails, with the path of the innermost schema that fails by itself.
+fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenParser, GrammarError> {
+    if checked.schema == Value::Bool(false) {
+        return Err(GrammarError::invalid("no value matches the schema false"));
+    }
+    let whole = parser(factory, schema_grammar(checked.schema.clone()));
+    let error = match whole {
+        Ok(parser) => return Ok(parser),
+        Err(error) => error,
+    };
+    let defs = checked.schema.get("$defs");
+    let failing = checked.parts.iter().find_map(|(path, part)| {
+        let mut part = part.clone();
+        if let (Some(map), Some(defs)) = (part.as_object_mut(), defs) {
+            map.insert("$defs".to_owned(), defs.clone());
+        }
+        parser(factory, schema_grammar(part)).err().map(|error| error.at(path))
+    });
+    Err(failing.unwrap_or(error))
+}
+
+/// One terminal, so that no choice is split in two where one begins another.
+fn choice(texts: &[String]) -> Result<String, GrammarError> {
+    let (count, max) = (texts.len(), limits::CHOICE_TEXTS);
+    if count == 0 || count > max {
+        return Err(GrammarError::too_large(format!("{count} choices, from 1 to {max}")));
+    }
+    let mut lark = String::from("start: CHOICE\nCHOICE: ");
+    for (at, text) in texts.iter().enumerate() {
+        let (bytes, max) = (text.len(), limits::CHOICE_BYTES);
+        if bytes == 0 || bytes > max {
+            let text = shown(text);
+            return Err(GrammarError::too_large(format!("choice {at} \"{text}\" has {bytes} bytes, from 1 to {max}")));
+        }
+        if at > 0 {
+            lark.push_str(" | ");
+        }
+        lark.push_str(&quoted(text));
+        if lark.len() > limits::GRAMMAR_BYTES {
+            let max = limits::GRAMMAR_BYTES;
+            return Err(GrammarError::too_large(format!("choices of over {max} bytes in all")));
+        }
+    }
+    Ok(lark)
+}

@@ -1,0 +1,12 @@
+//! Reads a Lark grammar before it is compiled: bounds its nesting, its chains of rules, its counts and patterns, refuses what cannot
+//! be taken back or would be ignored, and checks the JSON schemas in it.
+mod chains;
+mod check;
+mod lexer;
+
+pub(super) use check::check;
+pub(super) use lexer::position;
+
+#[cfg(test)]
+#[path = "lark_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! The checks of a Lark grammar.
+use serde_json::Value;
+
+use super::chains::Chains;
+use super::lexer::{Place, Word, error, position, words};
+use crate::grammar::error::{GrammarError, shown};
+use crate::grammar::pattern::{check_count, check_pattern};
+use crate::grammar::schema;
+use crate::limits;
+
+/// The options of `%llguidance` that a client may set.
+const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
+/// Attributes of rules that the compiler knows and this server does not do.
+const ATTRIBUTES: &[&str] = &["max_tokens", "temperature", "stop", "stop_capture"];
+
+/// The grammar with its JSON schemas checked. `dress` adds what the compiler is to know of each.
+///
+/// # Errors
+/// It is too long, not what `llguidance` reads, over a bound, or not supported. Errors name line and column.
+pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, GrammarError> {
+    if text.len() > limits::GRAMMAR_BYTES {
+        let max = limits::GRAMMAR_BYTES;
+        return Err(GrammarError::too_large(format!("a grammar of {} bytes, at most {max}", text.len())));
+    }
+    let words = words(text)?;
+    check_nesting(text, &words)?;
+    chains(&words).check(&starts(&words))?;
+    let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
+    for (at, Place { word, start, end }) in words.iter().enumerate() {
+        let here = |error: GrammarError| GrammarError::new(error.fault, format!("{}: {error}", position(text, *start)));
+        let refused = |why: &str| Err(here(GrammarError::unsupported(why)));
+        match word {
+            Word::Number(count) => check_count(*count).map_err(here)?,
+            Word::Pattern(pattern) => check_pattern(pattern).map_err(here)?,
+            Word::Special(name) if !name.starts_with("<[") => {
+                return refused(&format!("{}: special tokens are named by number, as <[128000]>", shown(name)));
+            }
+            Word::Reference(_) => return refused("references to other grammars are not supported"),
+            Word::Directive("%ignore" | "%import" | "%if") => {}
+            Word::Directive(name) => return refused(&format!("{} is not supported", shown(name))),
+            Word::Name(name) if ATTRIBUTES.contains(name) && is_mark(words.get(at + 1), '=') => {
+                return refused(&format!("{name}= is not supported"));
+            }
+            Word::Json("%llguidance", value) => check_options(value).map_err(here)?,
+            Word::Json("%regex", value) => check_chunks(value).map_err(here)?,
+            Word::Json(name, value) => {
+                let mut schema = schema::check_value(value).map_err(here)?.schema;
+                dress(&mut schema);
+                out.push_str(&text[copied..*start]);
+                out.push_str(&format!("{name} {schema}"));
+                copied = *end;
+            }
+            _ => {}
+        }
+    }
+    out.push_str(&text[copied..]);
+    Ok(out)
+}
+
+fn is_mark(place: Option<&Place<'_>>, mark: char) -> bool {
+    place.is_some_and(|place| place.word == Word::Mark(mark))
+}
+
+/// The compiler goes into each group, and into each negation.
+fn check_nesting(text: &str, words: &[Place<'_>]) -> Result<(), GrammarError> {
+    let (mut groups, mut negations) = (0usize, 0usize);
+    for Place { word, start, .. } in words {
+        negations = if *word == Word::Mark('~') { negations + 1 } else { 0 };
+        match word {
+            Word::Mark('(' | '[' | '{') => groups += 1,
+            Word::Mark(')' | ']' | '}') => groups = groups.saturating_sub(1),
+            _ => {}
+        }
+        let max = limits::GRAMMAR_NESTING;
+        if groups + negations > max {
+            let why = format!("{}: over {max} groups within each other", position(text, *start));
+            return Err(GrammarError::too_large(why));
+        }
+    }
+    // Else a bracket that nothing opened would hide one that nothing closes.
+    if groups > 0 { Err(error(text, text.len(), "a bracket is not closed")) } else { Ok(()) }
+}
+
+/// A name at the beginning of a line, outside of groups, is the one that is defined there.
+fn chains<'a>(words: &[Place<'a>]) -> Chains<'a> {
+    let mut chains = Chains::default();
+    let (mut rule, mut groups, mut first) = (None, 0usize, true);
+    for Place { word, .. } in words {
+        match word {
+            Word::Mark('(' | '[' | '{') => groups += 1,
+            Word::Mark(')' | ']' | '}') => groups = groups.saturating_sub(1),
+            Word::Name(name) if first && groups == 0 => {
+                chains.define(bare(name));
+                rule = Some(bare(name));
+            }
+            Word::Name(name) => {
+                if let Some(rule) = rule {
+                    chains.note(rule, bare(name), groups);
+                }
+            }
+            Word::Directive(directive) if first => rule = Some(directive),
+            _ => {}
+        }
+        first = *word == Word::Newline;
+    }
+    chains
+}
+
+/// The compiler names a rule without these.
+fn bare(name: &str) -> &str {
+    name.trim_start_matches(['!', '?'])
+}
+
+/// What is compiled first, and what then.
+fn starts<'a>(words: &[Place<'a>]) -> Vec<&'a str> {
+    let ignored = words.iter().find_map(|place| match place.word {
+        Word::Directive(name @ "%ignore") => Some(name),
+        _ => None,
+    });
+    ignored.into_iter().chain(["start"]).collect()
+}
+
+fn check_options(value: &Value) -> Result<(), GrammarError> {
+    let unknown = value.as_object().and_then(|map| map.keys().find(|key| !OPTIONS.contains(&key.as_str())));
+    match unknown {
+        Some(name) => {
+            let known = OPTIONS.join(", ");
+            Err(GrammarError::unsupported(format!(
+                "option \"{}\" is not supported; those that are: {known}",
+                shown(name)
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Substrings are compiled from lists of texts, or from a text.
+fn check_chunks(value: &Value) -> Result<(), GrammarError> {
+    let chunks = value.as_object().into_iter().flat_map(serde_json::Map::values).map(|value| match value {
+        Value::Array(list) => list.len(),
+        Value::String(text) => text.len(),
+        _ => 0,
+    });
+    let (count, max) = (chunks.sum::<usize>(), limits::CHOICE_TEXTS);
+    if count > max { Err(GrammarError::too_large(format!("{count} chunks, at most {max}"))) } else { Ok(()) }
+}

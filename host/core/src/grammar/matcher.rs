@@ -1,0 +1,238 @@
+//! Where one generation is in its grammar, and which tokens may come next.
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use toktrie::SimpleVob;
+
+use super::compile::Compiled;
+use super::error::compiler_reason;
+use super::guarded::{Guarded, ParserFault};
+use crate::ids::Token;
+
+/// Why a matcher gives no mask.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MatcherError {
+    /// The model has no token that the grammar allows here.
+    #[error("no token of the model can follow under the grammar")]
+    DeadEnd,
+    /// A mask would take too much work.
+    #[error("the grammar is too complex: {0}")]
+    TooComplex(String),
+    /// A token was taken that the mask does not have.
+    #[error("the grammar does not allow token {0}")]
+    NotAllowed(Token),
+}
+
+/// The tokens that may come next.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mask {
+    bits: SimpleVob,
+    /// Words of 32 tokens that the vocabulary has.
+    words: usize,
+    /// Whether the text may end here.
+    accepts: bool,
+    /// Whether more text may follow.
+    open: bool,
+}
+
+impl Mask {
+    /// Bit `i % 32` of word `i / 32` is token `i`'s. End tokens are among them exactly where the text may end.
+    pub fn bits(&self) -> &[u32] {
+        self.bits.as_slice().get(..self.words).unwrap_or_default()
+    }
+
+    pub fn allows(&self, token: Token) -> bool {
+        let word = self.bits().get(token.0 as usize / 32);
+        word.is_some_and(|word| word >> (token.0 % 32) & 1 == 1)
+    }
+
+    /// The text is complete, and nothing can follow.
+    pub fn is_final(&self) -> bool {
+        self.accepts && !self.open
+    }
+}
+
+/// A mask that was computed before it was asked for.
+struct Prepared {
+    mask: Result<Mask, MatcherError>,
+    /// The token that the next prepared mask comes after.
+    next: Option<Token>,
+}
+
+/// Where one generation is in its grammar.
+pub struct Matcher {
+    compiled: Arc<Compiled>,
+    inner: Guarded,
+    /// What it has taken.
+    tokens: Vec<u32>,
+    prepared: VecDeque<Prepared>,
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher").field("tokens", &self.tokens.len()).finish_non_exhaustive()
+    }
+}
+
+impl Matcher {
+    pub(super) fn new(compiled: Arc<Compiled>) -> Self {
+        let inner = compiled.parser();
+        Self { compiled, inner, tokens: Vec::new(), prepared: VecDeque::new() }
+    }
+
+    /// Another one at the beginning.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        Self::new(self.compiled.clone())
+    }
+
+    /// Number of tokens that it has taken.
+    pub fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The tokens that may come next.
+    ///
+    /// # Errors
+    /// There are none, or to find them takes too much work.
+    pub fn mask(&mut self) -> Result<Mask, MatcherError> {
+        if let Some(prepared) = self.prepared.front() {
+            return prepared.mask.clone();
+        }
+        self.compute()
+    }
+
+    /// Computes the mask, and those after each token of a draft as far as the grammar allows it: for [`Matcher::mask`] to find.
+    pub fn prepare(&mut self, draft: &[Token]) {
+        if !self.prepared.is_empty() {
+            return;
+        }
+        let start = self.tokens.len();
+        let mut prepared = VecDeque::with_capacity(draft.len() + 1);
+        for next in draft.iter().map(|token| Some(*token)).chain([None]) {
+            let mask = self.compute();
+            let goes_on = next.filter(|token| mask.as_ref().is_ok_and(|mask| mask.allows(*token) && mask.open));
+            prepared.push_back(Prepared { mask, next: goes_on });
+            let Some(token) = goes_on else { break };
+            if self.compiled.vocabulary.is_end(token) || self.take(token).is_err() {
+                break;
+            }
+        }
+        self.rewind(start);
+        self.prepared = prepared;
+    }
+
+    /// Takes a token that the mask allows. Returns whether the text is complete and nothing can follow.
+    ///
+    /// # Errors
+    /// The grammar does not allow it.
+    pub fn accept(&mut self, token: Token) -> Result<bool, MatcherError> {
+        let expected = self.prepared.pop_front().and_then(|prepared| prepared.next);
+        if expected != Some(token) {
+            self.prepared.clear();
+        }
+        self.take(token)?;
+        Ok(self.inner.is_complete())
+    }
+
+    /// Goes back to where it had taken `position` tokens.
+    pub fn rewind(&mut self, position: usize) {
+        let back = self.tokens.len().saturating_sub(position);
+        self.prepared.clear();
+        if back == 0 {
+            return;
+        }
+        self.tokens.truncate(position);
+        if self.inner.take_back(back).is_err() {
+            self.rebuild();
+        }
+    }
+
+    /// The number of leading tokens that it would take.
+    pub fn allowed(&mut self, tokens: &[Token]) -> usize {
+        let size = self.compiled.vocabulary.size();
+        let ids: Vec<u32> = tokens.iter().map(|token| token.0).take_while(|id| (*id as usize) < size).collect();
+        if self.inner.is_complete() { 0 } else { self.inner.allowed(&ids).unwrap_or(0) }
+    }
+
+    /// Tokens that spell what must come next, at most `max`: fewer where the text after them could be part of a longer token. The
+    /// model may spell it with others.
+    pub fn forced(&mut self, max: usize) -> Vec<Token> {
+        if self.inner.is_complete() || max == 0 {
+            return Vec::new();
+        }
+        let Ok(bytes) = self.inner.forced() else { return Vec::new() };
+        let trie = self.inner.tokens().tok_trie();
+        let mut spelled = trie.greedy_tokenize(&bytes);
+        if spelled.last().is_some_and(|last| trie.has_extensions(trie.token(*last))) {
+            spelled.pop();
+        }
+        spelled.truncate(max);
+        spelled.into_iter().map(Token).collect()
+    }
+
+    fn take(&mut self, token: Token) -> Result<(), MatcherError> {
+        let known = (token.0 as usize) < self.compiled.vocabulary.size();
+        if !known || self.inner.is_complete() || self.allowed(&[token]) == 0 {
+            return Err(MatcherError::NotAllowed(token));
+        }
+        if self.inner.take(token.0).is_err() {
+            self.rebuild();
+            self.inner.take(token.0).map_err(too_complex)?;
+        }
+        self.tokens.push(token.0);
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Mask, MatcherError> {
+        match self.try_compute() {
+            // The lexer that it shares may have learned too much from others.
+            Err(MatcherError::TooComplex(_)) => {
+                self.rebuild();
+                self.try_compute()
+            }
+            computed => computed,
+        }
+    }
+
+    fn try_compute(&mut self) -> Result<Mask, MatcherError> {
+        let size = self.compiled.vocabulary.size();
+        let complete = self.inner.is_complete();
+        let accepts = complete || self.inner.is_accepting().map_err(too_complex)?;
+        let mut bits = match if complete { Err(ParserFault::NoToken) } else { self.inner.mask() } {
+            Ok(bits) => bits,
+            // Complete, or a model without end tokens.
+            Err(ParserFault::NoToken) if accepts => SimpleVob::alloc(size),
+            Err(fault) => return Err(too_complex(fault)),
+        };
+        let ends = self.compiled.vocabulary.end_tokens().iter().filter(|end| (end.0 as usize) < size);
+        ends.clone().for_each(|end| bits.disallow_token(end.0));
+        let open = !bits.is_zero();
+        if accepts {
+            ends.for_each(|end| bits.allow_token(end.0));
+        } else if !open {
+            return Err(MatcherError::DeadEnd);
+        }
+        Ok(Mask { bits, words: size.div_ceil(32), accepts, open })
+    }
+
+    /// Begins anew with a lexer to itself, and takes all tokens again.
+    fn rebuild(&mut self) {
+        self.compiled.failed();
+        self.inner = self.compiled.own_parser();
+        // What it took once, it takes again; if not, it says so when it is asked next.
+        let _ = self.tokens.iter().try_for_each(|token| self.inner.take(*token));
+    }
+}
+
+fn too_complex(fault: ParserFault) -> MatcherError {
+    match fault {
+        ParserFault::NoToken => MatcherError::DeadEnd,
+        ParserFault::Failed(why) => MatcherError::TooComplex(compiler_reason(&why)),
+    }
+}
+
+#[cfg(test)]
+#[path = "matcher_tests.rs"]
+mod tests;

@@ -1,0 +1,399 @@
+//! Walks a schema along its keywords and references.
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::keywords::{FORMATS, Keyword, TYPES, keyword, visit};
+use super::path::Path;
+use crate::grammar::error::{GrammarError, shown};
+use crate::grammar::pattern::check_pattern;
+use crate::limits;
+use crate::shown::did_you_mean;
+
+/// A schema that the compiler may have.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Checked {
+    /// With all that it refers to under `$defs`.
+    pub(crate) schema: Value,
+    /// Some of the schemas in it, innermost first, with their paths and without `$defs`: to find out which one the compiler refuses.
+    pub(crate) parts: Vec<(String, Value)>,
+}
+
+/// Reads a schema from its text.
+///
+/// # Errors
+/// It is too long, no JSON, no schema, over a bound, or not supported.
+pub(crate) fn check(text: &str) -> Result<Checked, GrammarError> {
+    if text.len() > limits::GRAMMAR_BYTES {
+        let max = limits::GRAMMAR_BYTES;
+        return Err(GrammarError::too_large(format!("a schema of {} bytes, at most {max}", text.len())));
+    }
+    let root: Value =
+        serde_json::from_str(text).map_err(|error| GrammarError::invalid(format!("the schema is no JSON: {error}")))?;
+    check_value(&root)
+}
+
+/// The same, of a schema that was read.
+///
+/// # Errors
+/// It is no schema, over a bound, or not supported.
+pub(crate) fn check_value(root: &Value) -> Result<Checked, GrammarError> {
+    let mut walk = Walk {
+        root,
+        nodes: 0,
+        names: HashMap::new(),
+        defs: Map::new(),
+        properties: 0,
+        counted: None,
+        multiple: 1,
+        multiple_at: None,
+        joined: false,
+        parts: Vec::new(),
+    };
+    let mut schema = walk.schema(root, &Path::default())?;
+    let Walk { defs, parts, properties, counted, multiple, multiple_at, joined, .. } = walk;
+    let most = limits::SCHEMA_MULTIPLE;
+    if let Some(place) = multiple_at.filter(|_| joined && multiple / gcd(multiple, MULTIPLE_SCALE) > most) {
+        let why = format!("the least common multiple of all in the schema, whose schemas are joined, is over {most}");
+        return Err(GrammarError::too_large(why).at(place.as_str()));
+    }
+    // Each property may be the one that is there: the compiler writes all out, once for each.
+    let max = limits::SCHEMA_COUNTED_PROPERTIES;
+    if let Some(place) = counted.filter(|_| properties > max) {
+        let why = format!("beside {properties} properties in the whole schema, at most {max}");
+        return Err(GrammarError::too_large(why).at(place.as_str()));
+    }
+    if let (Value::Object(map), false) = (&mut schema, defs.is_empty()) {
+        map.insert("$defs".to_owned(), Value::Object(defs));
+    }
+    Ok(Checked { schema, parts })
+}
+
+/// Multiples are told apart to a millionth.
+const MULTIPLE_SCALE: u64 = 1_000_000;
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Parts that are kept, and the schemas and values up to which they are: each is a copy.
+const PARTS: usize = 64;
+const PARTS_NODES: usize = 1024;
+
+struct Walk<'a> {
+    root: &'a Value,
+    /// Schemas and values so far.
+    nodes: usize,
+    /// What references were called, by their pointers.
+    names: HashMap<String, String>,
+    defs: Map<String, Value>,
+    /// Properties so far, and where their number is bounded.
+    properties: usize,
+    counted: Option<Path>,
+    /// The smallest multiple of all in parts of `MULTIPLE_SCALE`, and where the last one is.
+    multiple: u64,
+    multiple_at: Option<Path>,
+    /// Whether schemas are joined anywhere.
+    joined: bool,
+    parts: Vec<(String, Value)>,
+}
+
+impl Walk<'_> {
+    fn schema(&mut self, value: &Value, path: &Path) -> Result<Value, GrammarError> {
+        self.count(1, path)?;
+        if path.depth() >= limits::SCHEMA_DEPTH {
+            let max = limits::SCHEMA_DEPTH;
+            return Err(GrammarError::too_large(format!("over {max} schemas within each other")).at(path.as_str()));
+        }
+        let map = match value {
+            Value::Bool(_) => return Ok(value.clone()),
+            Value::Object(map) => map,
+            _ => return Err(GrammarError::invalid("a schema is an object, true or false").at(path.as_str())),
+        };
+        let mut out = Map::new();
+        // Keywords between two that apply in their own places, which the compiler visits together.
+        let mut together: Vec<(&String, &Value)> = Vec::new();
+        for (name, value) in map {
+            let place = path.name(name);
+            let known = keyword(name).ok_or_else(|| unknown(name, &place))?;
+            if says_nothing(known, name, value, &place)? {
+                continue;
+            }
+            if visit(name).is_some() {
+                together.push((name, value));
+                continue;
+            }
+            self.take_together(&mut together, map, &mut out, path)?;
+            let checked = self.keyword(known, map, value, &place)?;
+            out.insert(name.clone(), checked);
+        }
+        self.take_together(&mut together, map, &mut out, path)?;
+        let applies = |name: &String| matches!(name.as_str(), "$ref" | "anyOf" | "oneOf");
+        self.joined |= out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies));
+        let schema = Value::Object(out);
+        if self.parts.len() < PARTS && self.nodes <= PARTS_NODES {
+            self.parts.push((path.as_str().to_owned(), schema.clone()));
+        }
+        Ok(schema)
+    }
+
+    fn take_together(
+        &mut self,
+        together: &mut Vec<(&String, &Value)>,
+        map: &Map<String, Value>,
+        out: &mut Map<String, Value>,
+        path: &Path,
+    ) -> Result<(), GrammarError> {
+        together.sort_by_key(|(name, _)| visit(name));
+        for (name, value) in together.drain(..) {
+            let place = path.name(name);
+            let known = keyword(name).ok_or_else(|| unknown(name, &place))?;
+            let checked = self.keyword(known, map, value, &place)?;
+            out.insert(name.clone(), checked);
+        }
+        Ok(())
+    }
+
+    fn keyword(
+        &mut self,
+        known: Keyword,
+        map: &Map<String, Value>,
+        value: &Value,
+        place: &Path,
+    ) -> Result<Value, GrammarError> {
+        let invalid = |why: &str| Err(GrammarError::invalid(why).at(place.as_str()));
+        let same = Ok(value.clone());
+        match (known, value) {
+            (Keyword::Schema, _) => self.schema(value, &place.inner()),
+            (Keyword::SchemaOrSchemas, Value::Array(list)) => self.schemas(list, place),
+            (Keyword::SchemaOrSchemas, _) => self.schema(value, &place.inner()),
+            (Keyword::Schemas, Value::Array(list)) if !list.is_empty() => self.schemas(list, place),
+            (Keyword::Schemas, _) => invalid("must be a list of at least one schema"),
+            (Keyword::Named, Value::Object(named)) => self.named(named, place),
+            (Keyword::Named, _) => invalid("must be an object whose values are schemas"),
+            (Keyword::Reference, Value::String(to)) => self.reference(to, place),
+            (Keyword::Reference, _) => invalid("must be a string"),
+            (Keyword::Type, _) => types(value, place),
+            (Keyword::Values, Value::Array(list)) if !list.is_empty() => {
+                self.values(value, place)?;
+                same
+            }
+            (Keyword::Values, _) => invalid("must be a list of at least one value"),
+            (Keyword::Value, _) => {
+                self.values(value, place)?;
+                same
+            }
+            (Keyword::Required, Value::Array(list)) if list.iter().all(Value::is_string) => {
+                self.count(list.len(), place)?;
+                same
+            }
+            (Keyword::Required, _) => invalid("must be a list of strings"),
+            (Keyword::Count, _) => {
+                if place.as_str().ends_with("Properties") {
+                    self.counted = Some(place.clone());
+                }
+                counted(value, place)
+            }
+            (Keyword::Number, Value::Number(_)) | (Keyword::Exclusive, Value::Number(_) | Value::Bool(_)) => same,
+            (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
+            (Keyword::Multiple, _) => self.multiple(value, place),
+            (Keyword::Pattern, Value::String(pattern)) => pattern_bounds(pattern, place).map(|()| value.clone()),
+            (Keyword::Format, Value::String(format)) => format_of(format, map, place),
+            (Keyword::Pattern | Keyword::Format, _) => invalid("must be a string"),
+            (Keyword::Annotation | Keyword::FalseOnly | Keyword::Identity | Keyword::Unsupported, _) => same,
+        }
+    }
+
+    /// The compiler counts modulo the multiple: modulo that of several, where schemas are joined.
+    fn multiple(&mut self, value: &Value, place: &Path) -> Result<Value, GrammarError> {
+        let Some(number) = value.as_f64().filter(|number| *number > 0.0) else {
+            return Err(GrammarError::invalid("must be a number above 0").at(place.as_str()));
+        };
+        let max = limits::SCHEMA_MULTIPLE;
+        let scaled = number * MULTIPLE_SCALE as f64;
+        // As a whole number of the smallest parts that are told apart.
+        let parts = (scaled.round() as u64).max(1);
+        let unit = gcd(parts, MULTIPLE_SCALE);
+        let exact = (scaled - scaled.round()).abs() <= scaled * 1e-12 && scaled >= 0.5;
+        self.multiple = (self.multiple / gcd(self.multiple, parts)).saturating_mul(parts);
+        self.multiple_at = Some(place.clone());
+        if exact && parts / unit <= max {
+            return Ok(value.clone());
+        }
+        let why =
+            format!("at most {max} after its decimal point is moved behind its last digit, of which 6 may be decimals");
+        Err(GrammarError::too_large(why).at(place.as_str()))
+    }
+
+    fn schemas(&mut self, list: &[Value], place: &Path) -> Result<Value, GrammarError> {
+        if place.as_str().ends_with("oneOf") && list.len() > limits::SCHEMA_ALTERNATIVES {
+            let (count, max) = (list.len(), limits::SCHEMA_ALTERNATIVES);
+            return Err(GrammarError::too_large(format!("{count} schemas, at most {max}")).at(place.as_str()));
+        }
+        let checked = list.iter().enumerate().map(|(at, schema)| self.schema(schema, &place.index(at).inner()));
+        checked.collect::<Result<Vec<_>, _>>().map(Value::Array)
+    }
+
+    fn named(&mut self, named: &Map<String, Value>, place: &Path) -> Result<Value, GrammarError> {
+        let patterns = place.as_str().ends_with("patternProperties");
+        if patterns && named.len() > limits::SCHEMA_PATTERN_PROPERTIES {
+            let (count, max) = (named.len(), limits::SCHEMA_PATTERN_PROPERTIES);
+            return Err(GrammarError::too_large(format!("{count} patterns, at most {max}")).at(place.as_str()));
+        }
+        self.properties += named.len();
+        let mut out = Map::new();
+        for (name, schema) in named {
+            let place = place.name(name);
+            if patterns {
+                pattern_bounds(name, &place)?;
+            }
+            out.insert(name.clone(), self.schema(schema, &place.inner())?);
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn reference(&mut self, to: &str, place: &Path) -> Result<Value, GrammarError> {
+        let Some(pointer) = to.strip_prefix('#').map(decoded).filter(|to| to.is_empty() || to.starts_with('/')) else {
+            let why = format!("\"{}\" does not lie in this schema (#/...)", shown(to));
+            return Err(GrammarError::unsupported(why).at(place.as_str()));
+        };
+        let pointer = if pointer == "/" { String::new() } else { pointer };
+        let name = match self.names.get(&pointer) {
+            Some(name) => name.clone(),
+            None => self.referenced(&pointer, to, place)?,
+        };
+        Ok(Value::String(format!("#/$defs/{name}")))
+    }
+
+    /// Walks what is referred to for the first time, as the compiler does.
+    fn referenced(&mut self, pointer: &str, to: &str, place: &Path) -> Result<String, GrammarError> {
+        let Some(target) = self.root.pointer(pointer) else {
+            return Err(
+                GrammarError::invalid(format!("\"{}\" refers to nothing in this schema", shown(to))).at(place.as_str())
+            );
+        };
+        let name = format!("r{}", self.names.len());
+        self.names.insert(pointer.to_owned(), name.clone());
+        let named = pointer.split('/').skip(1).fold(place.root(), |path, part| path.name(part));
+        let schema = self.schema(target, &named.inner())?;
+        self.defs.insert(name.clone(), schema);
+        Ok(name)
+    }
+
+    /// Counts a value with all that it is made of.
+    fn values(&mut self, value: &Value, place: &Path) -> Result<(), GrammarError> {
+        self.count(1, place)?;
+        match value {
+            Value::Array(list) => list.iter().try_for_each(|value| self.values(value, place)),
+            Value::Object(map) => map.values().try_for_each(|value| self.values(value, place)),
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, more: usize, place: &Path) -> Result<(), GrammarError> {
+        self.nodes += more;
+        if self.nodes > limits::SCHEMA_NODES {
+            let max = limits::SCHEMA_NODES;
+            return Err(GrammarError::too_large(format!("over {max} schemas and values in all")).at(place.as_str()));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the keyword can be left out.
+fn says_nothing(known: Keyword, name: &str, value: &Value, place: &Path) -> Result<bool, GrammarError> {
+    let refused = |why: &str| Err(GrammarError::unsupported(why).at(place.as_str()));
+    match (known, value) {
+        (Keyword::Annotation, _) | (Keyword::FalseOnly, Value::Bool(false)) => Ok(true),
+        (Keyword::FalseOnly, Value::Bool(true)) if name == "nullable" => {
+            refused("keyword not supported; add \"null\" to the schema's types")
+        }
+        (Keyword::Unsupported, _) | (Keyword::FalseOnly, Value::Bool(true)) => refused("keyword not supported"),
+        (Keyword::FalseOnly, _) => Err(GrammarError::invalid("must be true or false").at(place.as_str())),
+        // What old generators write at every schema.
+        (Keyword::Identity, Value::String(id)) if place.depth() == 0 || id.starts_with('#') => Ok(true),
+        (Keyword::Identity, _) => refused("keyword not supported below the root"),
+        _ => Ok(false),
+    }
+}
+
+fn unknown(name: &str, place: &Path) -> GrammarError {
+    let supported = super::keywords::KEYWORDS.iter().filter(|(_, kind)| *kind != Keyword::Unsupported);
+    let hint = did_you_mean(name, "", supported.map(|(name, _)| *name));
+    let hint = if hint.starts_with("; did") { hint } else { String::new() };
+    GrammarError::unsupported(format!("keyword not supported{hint}")).at(place.as_str())
+}
+
+/// In the order in which the compiler takes them where a schema names none: the values are the same in any order.
+fn types(value: &Value, place: &Path) -> Result<Value, GrammarError> {
+    let known = |value: &Value| value.as_str().and_then(|name| TYPES.iter().position(|known| *known == name));
+    let list = match value {
+        Value::Array(list) if !list.is_empty() => list.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let mut found = Vec::new();
+    for one in list {
+        let Some(at) = known(one) else {
+            let why = format!("\"{}\" is none of {}", shown(one.as_str().unwrap_or("?")), TYPES.join(", "));
+            return Err(GrammarError::invalid(why).at(place.as_str()));
+        };
+        found.push(at);
+    }
+    found.sort_unstable();
+    found.dedup();
+    let name = |at: usize| Value::from(TYPES.get(at).copied().unwrap_or_default());
+    Ok(match found.as_slice() {
+        [one] => name(*one),
+        all => all.iter().map(|at| name(*at)).collect(),
+    })
+}
+
+fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
+    let max = limits::GRAMMAR_REPETITIONS;
+    // 3.0 is a whole number, too.
+    let whole = value.as_u64().or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
+    match whole {
+        Some(count) if count <= max => Ok(Value::from(count)),
+        Some(count) => Err(GrammarError::too_large(format!("{count}, at most {max}")).at(place.as_str())),
+        None => Err(GrammarError::invalid(format!("must be a whole number from 0 to {max}")).at(place.as_str())),
+    }
+}
+
+fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {
+    check_pattern(pattern).map_err(|error| error.at(place.as_str()))
+}
+
+/// Formats say something about strings only.
+fn format_of(format: &str, map: &Map<String, Value>, place: &Path) -> Result<Value, GrammarError> {
+    let names_string = |value: &Value| match value {
+        Value::Array(list) => list.iter().any(|one| one == "string"),
+        one => one == "string",
+    };
+    if FORMATS.contains(&format) || !map.get("type").is_none_or(names_string) {
+        return Ok(Value::from(format));
+    }
+    let known = FORMATS.join(", ");
+    let why = format!("format \"{}\" not supported; those that are: {known}", shown(format));
+    Err(GrammarError::unsupported(why).at(place.as_str()))
+}
+
+/// Decodes `%20` and the like. What is no such code stays.
+fn decoded(fragment: &str) -> String {
+    let bytes = fragment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let code = fragment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

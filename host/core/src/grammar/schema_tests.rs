@@ -1,0 +1,225 @@
+use serde_json::{Value, json};
+
+use super::check;
+use super::keywords::{FORMATS, KEYWORDS, Keyword};
+use crate::grammar::error::GrammarFault;
+use crate::limits;
+
+/// What the compiler is given, or the error.
+fn read(schema: &Value) -> Result<Value, String> {
+    check(&schema.to_string()).map(|checked| checked.schema).map_err(|error| error.to_string())
+}
+
+fn refuses(schema: &Value, expected: &str) {
+    assert_eq!(read(schema).unwrap_err(), expected, "{schema}");
+}
+
+#[test]
+fn unsupported_keywords_are_named_with_their_path() {
+    refuses(
+        &json!({ "type": "object", "properties": { "a": { "type": "array", "uniqueItems": true } } }),
+        "properties.a.uniqueItems: keyword not supported",
+    );
+    refuses(
+        &json!({ "anyOf": [{ "type": "null" }, { "not": { "type": "string" } }] }),
+        "anyOf[1].not: keyword not supported",
+    );
+    refuses(
+        &json!({ "items": { "$ref": "#/$defs/node" }, "$defs": { "node": { "contains": {} } } }),
+        "$defs.node.contains: keyword not supported",
+    );
+    refuses(&json!({ "maxlength": 3 }), "maxlength: keyword not supported; did you mean `maxLength`?");
+    refuses(
+        &json!({ "type": "string", "nullable": true }),
+        "nullable: keyword not supported; add \"null\" to the schema's types",
+    );
+    let known = FORMATS.join(", ");
+    refuses(
+        &json!({ "type": "string", "format": "phone" }),
+        &format!("format: format \"phone\" not supported; those that are: {known}"),
+    );
+    refuses(
+        &json!({ "$ref": "https://example.com/x" }),
+        "$ref: \"https://example.com/x\" does not lie in this schema (#/...)",
+    );
+    refuses(&json!({ "items": { "$id": "x" } }), "items.$id: keyword not supported below the root");
+}
+
+#[test]
+fn what_is_no_schema_is_refused_with_its_place() {
+    for (text, begins) in
+        [("", "the schema is no JSON"), ("{", "the schema is no JSON"), ("[1]", "a schema is an object")]
+    {
+        let error = check(text).unwrap_err();
+        assert!(error.reason.starts_with(begins) && error.fault == GrammarFault::Invalid, "{error}");
+    }
+    refuses(&json!({ "properties": { "a": 3 } }), "properties.a: a schema is an object, true or false");
+    refuses(
+        &json!({ "type": "text" }),
+        "type: \"text\" is none of null, boolean, integer, number, string, array, object",
+    );
+    refuses(&json!({ "anyOf": [] }), "anyOf: must be a list of at least one schema");
+    refuses(&json!({ "enum": [] }), "enum: must be a list of at least one value");
+    refuses(&json!({ "required": true }), "required: must be a list of strings");
+    refuses(&json!({ "multipleOf": 0 }), "multipleOf: must be a number above 0");
+    refuses(&json!({ "minItems": -1 }), "minItems: must be a whole number from 0 to 100000");
+    refuses(&json!({ "minItems": 1.5 }), "minItems: must be a whole number from 0 to 100000");
+    refuses(&json!({ "$ref": "#/$defs/none" }), "$ref: \"#/$defs/none\" refers to nothing in this schema");
+}
+
+#[test]
+fn annotations_and_what_generators_add_say_nothing() {
+    let schema = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#", "$id": "https://example.com/me", "title": "T", "x-order": 3,
+        "type": "object", "discriminator": { "propertyName": "kind" },
+        "properties": {
+            "n": { "type": "integer", "format": "int32", "default": 3, "examples": [1], "nullable": false, "$id": "#/properties/n" },
+            "l": { "items": true, "uniqueItems": false, "description": "d", "maxItems": 3.0 },
+        },
+    });
+    let expected = json!({
+        "type": "object",
+        "properties": { "n": { "type": "integer", "format": "int32" }, "l": { "items": true, "maxItems": 3 } },
+    });
+    assert_eq!(read(&schema).unwrap(), expected);
+}
+
+#[test]
+fn names_that_spell_keywords_and_values_that_spell_schemas_are_none() {
+    let schema = json!({
+        "type": "object", "properties": { "not": { "const": { "uniqueItems": true } }, "$ref": { "enum": [{ "if": 1 }] } },
+    });
+    assert_eq!(read(&schema).unwrap(), schema);
+}
+
+#[test]
+fn references_lead_to_one_copy_of_what_they_refer_to() {
+    let schema = json!({
+        "$defs": {
+            "a/b c": { "type": "object", "properties": { "next": { "$ref": "#/$defs/a~1b%20c" }, "all": { "$ref": "#" } } },
+            "unused": { "not": {} },
+        },
+        "anyOf": [{ "$ref": "#/$defs/a~1b c" }, { "$ref": "#/$defs/a~1b%20c" }],
+    });
+    let read = read(&schema).unwrap();
+    assert_eq!(read["anyOf"], json!([{ "$ref": "#/$defs/r0" }, { "$ref": "#/$defs/r0" }]));
+    assert_eq!(read["$defs"].as_object().unwrap().len(), 2);
+    assert_eq!(read["$defs"]["r0"]["properties"]["next"], json!({ "$ref": "#/$defs/r0" }));
+    assert_eq!(read["$defs"]["r1"]["anyOf"], read["anyOf"]);
+}
+
+/// Schemas within each other: by themselves, and along references.
+fn nested(depth: usize) -> [Value; 2] {
+    let inside = (1..depth).fold(json!({ "type": "null" }), |inner, _| json!({ "items": inner }));
+    let defs: serde_json::Map<String, Value> = (0..depth - 1)
+        .map(|at| {
+            (
+                format!("d{at}"),
+                if at + 2 < depth { json!({ "$ref": format!("#/$defs/d{}", at + 1) }) } else { json!({}) },
+            )
+        })
+        .collect();
+    [inside, json!({ "$ref": "#/$defs/d0", "$defs": defs })]
+}
+
+#[test]
+fn every_bound_holds_at_it_and_not_one_past_it() {
+    let text = |bytes: usize| format!("{{\"title\":\"{}\"}}", "a".repeat(bytes - 12));
+    assert!(check(&text(limits::GRAMMAR_BYTES)).is_ok());
+    let error = check(&text(limits::GRAMMAR_BYTES + 1)).unwrap_err();
+    assert_eq!(
+        (error.fault, error.reason.as_str()),
+        (GrammarFault::TooLarge, "a schema of 262145 bytes, at most 262144")
+    );
+
+    for schema in nested(limits::SCHEMA_DEPTH) {
+        assert!(read(&schema).is_ok(), "{schema}");
+    }
+    for schema in nested(limits::SCHEMA_DEPTH + 1) {
+        assert!(read(&schema).unwrap_err().ends_with("over 48 schemas within each other"), "{schema}");
+    }
+
+    // The root and the list count, too.
+    let values = |count: usize| json!({ "enum": (0..count).collect::<Vec<_>>() });
+    assert!(read(&values(limits::SCHEMA_NODES - 2)).is_ok());
+    refuses(&values(limits::SCHEMA_NODES - 1), "enum: over 10000 schemas and values in all");
+
+    let one_of = |count: usize| json!({ "oneOf": (0..count).map(|n| json!({ "const": n })).collect::<Vec<_>>() });
+    assert!(read(&one_of(limits::SCHEMA_ALTERNATIVES)).is_ok());
+    refuses(&one_of(limits::SCHEMA_ALTERNATIVES + 1), "oneOf: 129 schemas, at most 128");
+
+    let patterns = |count: usize| {
+        let patterns: serde_json::Map<String, Value> = (0..count).map(|n| (format!("^p{n}x$"), json!(true))).collect();
+        json!({ "patternProperties": patterns })
+    };
+    assert!(read(&patterns(limits::SCHEMA_PATTERN_PROPERTIES)).is_ok());
+    refuses(&patterns(limits::SCHEMA_PATTERN_PROPERTIES + 1), "patternProperties: 33 patterns, at most 32");
+
+    let counted = |count: usize| {
+        let properties: serde_json::Map<String, Value> = (0..count).map(|n| (format!("p{n}"), json!(true))).collect();
+        json!({ "allOf": [{ "properties": properties }, { "minProperties": 1 }] })
+    };
+    assert!(read(&counted(limits::SCHEMA_COUNTED_PROPERTIES)).is_ok());
+    let why = "allOf[1].minProperties: beside 513 properties in the whole schema, at most 512";
+    refuses(&counted(limits::SCHEMA_COUNTED_PROPERTIES + 1), why);
+
+    for (value, ok) in [
+        (json!(100_000), true),
+        (json!(100_001), false),
+        (json!(0.01), true),
+        (json!(0.000_001), true),
+        (json!(1.000_01), false),
+        (json!(0.000_000_1), false),
+        (json!(1e300), false),
+        (json!(1e-300), false),
+        (json!(1e6), false),
+    ] {
+        assert_eq!(read(&json!({ "multipleOf": value })).is_ok(), ok, "{value}");
+    }
+    let joined = |list: [u32; 2]| json!({ "allOf": list.map(|multiple| json!({ "multipleOf": multiple })) });
+    assert!(read(&joined([100, 1000])).is_ok());
+    let why =
+        "allOf[1].multipleOf: the least common multiple of all in the schema, whose schemas are joined, is over 100000";
+    refuses(&joined([317, 331]), why);
+    let apart = json!({ "properties": { "a": { "multipleOf": 317 }, "b": { "multipleOf": 331 } } });
+    assert!(read(&apart).is_ok(), "nothing joins them");
+
+    for name in ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"] {
+        let at = |count: u64| json!({ (name): count });
+        assert!(read(&at(limits::GRAMMAR_REPETITIONS)).is_ok());
+        refuses(&at(limits::GRAMMAR_REPETITIONS + 1), &format!("{name}: 100001, at most 100000"));
+        refuses(&at(u64::MAX), &format!("{name}: {}, at most 100000", u64::MAX));
+    }
+
+    let pattern = |bytes: usize| json!({ "pattern": "a".repeat(bytes) });
+    assert!(read(&pattern(limits::PATTERN_BYTES)).is_ok());
+    refuses(&pattern(limits::PATTERN_BYTES + 1), "pattern: a pattern of 8193 bytes, at most 8192");
+    assert!(read(&json!({ "pattern": "a{100000}" })).is_ok());
+    refuses(&json!({ "pattern": "a{1,100001}" }), "pattern: 100001 repetitions, at most 100000");
+}
+
+#[test]
+fn long_names_are_cut_in_paths() {
+    let error = read(&json!({ "properties": { ("x".repeat(5000)): { "not": {} } } })).unwrap_err();
+    assert!(error.len() < 200, "{error}");
+}
+
+#[test]
+fn the_page_lists_every_keyword_with_what_is_done_with_it() {
+    let page = include_str!("../../../../docs/structured-output.md");
+    let names = |line: &str, name: &str| line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{name}`")));
+    let row = |name: &str| page.lines().find(|line| names(line, name));
+    for (name, keyword) in KEYWORDS {
+        let row = row(name).unwrap_or_else(|| panic!("no row has {name}"));
+        let expected = match keyword {
+            Keyword::Annotation => "ignored",
+            Keyword::Unsupported => "refused",
+            Keyword::FalseOnly | Keyword::Identity => "refused",
+            _ => "enforced",
+        };
+        assert!(row.contains(expected), "{name} is {expected}: {row}");
+    }
+    for format in FORMATS {
+        assert!(page.contains(&format!("`{format}`")), "{format}");
+    }
+}

@@ -1,0 +1,393 @@
+//! What is supported of each kind of grammar, and what becomes of grammars that are made to harm.
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ids::Token;
+use crate::limits;
+use crate::vocabulary::Vocabulary;
+
+fn store() -> GrammarStore {
+    let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
+    GrammarStore::new(Arc::new(Vocabulary::new(pieces, vec![Token(256)])))
+}
+
+/// Whether a text matches a grammar as a whole.
+fn matches(store: &GrammarStore, spec: &GrammarSpec, text: &str) -> bool {
+    let mut matcher = store.matcher(&Grammar::new(spec.clone())).unwrap_or_else(|error| panic!("{error}: {spec:?}"));
+    for byte in text.bytes() {
+        if !matcher.mask().is_ok_and(|mask| mask.allows(Token(byte.into())))
+            || matcher.accept(Token(byte.into())).is_err()
+        {
+            return false;
+        }
+    }
+    matcher.mask().is_ok_and(|mask| mask.allows(Token(256)))
+}
+
+fn check(spec: &GrammarSpec, yes: &[&str], no: &[&str]) {
+    let store = store();
+    for (texts, expected) in [(yes, true), (no, false)] {
+        for text in texts {
+            assert_eq!(matches(&store, spec, text), expected, "{text:?} of {spec:?}");
+        }
+    }
+}
+
+fn check_schema(schema: &Value, yes: &[&str], no: &[&str]) {
+    check(&GrammarSpec::JsonSchema { schema: schema.to_string() }, yes, no);
+}
+
+fn refuses(spec: GrammarSpec) -> String {
+    store().compile(&Grammar::new(spec)).unwrap_err().to_string()
+}
+
+fn refuses_schema(schema: &Value) -> String {
+    refuses(GrammarSpec::JsonSchema { schema: schema.to_string() })
+}
+
+#[test]
+fn json_schema_feature_by_feature() {
+    check_schema(&json!({ "type": "boolean" }), &["true", "false"], &["null", "1", " true"]);
+    check_schema(&json!({ "type": ["string", "null"] }), &["null", "\"x\""], &["1", "x"]);
+    check_schema(&json!({ "enum": [1, "a", null, [1, {}]] }), &["1", "\"a\"", "null", "[1, {}]"], &["2", "\"b\""]);
+    check_schema(&json!({ "const": { "a": "b" } }), &["{\"a\":\"b\"}", "{ \"a\": \"b\" }"], &["{}", "{\"a\":\"c\"}"]);
+    check_schema(&json!({ "type": "integer" }), &["0", "-12", "12345678901234567890"], &["1.5", "01", "--1"]);
+    check_schema(&json!({ "type": "number" }), &["0", "-1.5", "2e10"], &["1.", ".5"]);
+    check_schema(&json!({ "type": "integer", "minimum": 3, "maximum": 120 }), &["3", "99", "120"], &["2", "121", "-5"]);
+    check_schema(
+        &json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }),
+        &["0.1", "1", "1.0"],
+        &["0", "1.01"],
+    );
+    check_schema(&json!({ "type": "integer", "multipleOf": 7 }), &["0", "14", "-21"], &["13"]);
+    check_schema(&json!({ "type": "string" }), &["\"\"", "\"é\\n\\\"\""], &["\"\n\"", "\"\\x\""]);
+    check_schema(
+        &json!({ "type": "string", "minLength": 2, "maxLength": 3 }),
+        &["\"ab\"", "\"äöü\""],
+        &["\"a\"", "\"abcd\""],
+    );
+    check_schema(&json!({ "type": "string", "pattern": "^a\\d+$" }), &["\"a1\""], &["\"a\"", "\"ba1\""]);
+    check_schema(&json!({ "type": "string", "pattern": "b" }), &["\"abc\""], &["\"ac\""]);
+    for (format, yes, no) in [
+        ("date-time", "2024-02-29T10:00:00Z", "2024-13-01T10:00:00Z"),
+        ("time", "23:59:60+01:00", "24:00:00Z"),
+        ("date", "2024-12-31", "2024-12-32"),
+        ("duration", "P1DT2H", "1D"),
+        ("email", "a@example.com", "a.example.com"),
+        ("hostname", "example.com", "-example"),
+        ("ipv4", "127.0.0.1", "256.0.0.1"),
+        ("ipv6", "::1", "::g"),
+        ("uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
+        ("uri", "https://example.com/a?b#c", "example"),
+    ] {
+        let quoted = |text: &str| format!("\"{text}\"");
+        check_schema(&json!({ "type": "string", "format": format }), &[&quoted(yes)], &[&quoted(no)]);
+    }
+    check_schema(
+        &json!({ "type": "array", "items": { "type": "null" } }),
+        &["[]", "[null , null]"],
+        &["[1]", "[null,]"],
+    );
+    check_schema(
+        &json!({ "type": "array", "items": { "type": "null" }, "minItems": 1, "maxItems": 2 }),
+        &["[null]"],
+        &["[]", "[null,null,null]"],
+    );
+    check_schema(
+        &json!({ "prefixItems": [{ "const": 1 }], "items": false, "type": "array" }),
+        &["[]", "[1]"],
+        &["[1,2]", "[2]"],
+    );
+    check_schema(
+        &json!({ "items": [{ "const": 1 }], "additionalItems": { "const": 2 }, "type": "array" }),
+        &["[1,2,2]"],
+        &["[2]"],
+    );
+}
+
+#[test]
+fn objects_of_json_schema_feature_by_feature() {
+    let point = json!({ "type": "object", "properties": { "x": { "type": "null" }, "y": { "type": "null" } }, "required": ["y"] });
+    check_schema(
+        &point,
+        &["{\"y\":null}", "{\"x\":null,\"y\":null}", "{\"y\":null,\"z\":[1]}"],
+        &["{}", "{\"x\":null}", "{\"y\":null,\"x\":null}"],
+    );
+    let mut closed = point;
+    closed["additionalProperties"] = json!(false);
+    check_schema(&closed, &["{\"y\":null}"], &["{\"y\":null,\"z\":1}"]);
+    check_schema(
+        &json!({ "type": "object", "additionalProperties": { "type": "null" }, "minProperties": 1, "maxProperties": 2 }),
+        &["{\"a\":null}", "{\"a\":null,\"b\":null}"],
+        &["{}", "{\"a\":1}", "{\"a\":null,\"b\":null,\"c\":null}"],
+    );
+    check_schema(
+        &json!({ "type": "object", "patternProperties": { "^n": { "const": 1 }, "^s": { "const": "s" } }, "additionalProperties": false }),
+        &["{}", "{\"n1\":1,\"sx\":\"s\"}"],
+        &["{\"n1\":\"s\"}", "{\"a\":1}"],
+    );
+    check(&GrammarSpec::JsonObject, &["{}", "{\"a\": [1, {\"b\": null}]}"], &["[]", "1", ""]);
+}
+
+#[test]
+fn combinations_and_references_of_json_schema() {
+    check_schema(&json!({ "anyOf": [{ "const": 1 }, { "type": "null" }] }), &["1", "null"], &["2"]);
+    check_schema(&json!({ "oneOf": [{ "type": "string" }, { "type": "null" }] }), &["\"\"", "null"], &["1"]);
+    check_schema(&json!({ "allOf": [{ "type": "integer", "minimum": 3 }, { "maximum": 5 }] }), &["4"], &["2", "6"]);
+    check_schema(&json!({ "type": "integer", "anyOf": [{ "minimum": 9 }, { "maximum": 1 }] }), &["9", "0"], &["5"]);
+    let tree = json!({
+        "$ref": "#/$defs/node",
+        "$defs": { "node": {
+            "type": "object", "additionalProperties": false, "required": ["value"],
+            "properties": { "value": { "type": "integer" }, "children": { "type": "array", "items": { "$ref": "#/$defs/node" } } },
+        } },
+    });
+    check_schema(
+        &tree,
+        &["{\"value\":1}", "{\"value\":1,\"children\":[{\"value\":2,\"children\":[]}]}"],
+        &["{\"value\":1,\"children\":[1]}"],
+    );
+    let linked = json!({ "type": "object", "properties": { "next": { "anyOf": [{ "$ref": "#" }, { "type": "null" }] } }, "additionalProperties": false });
+    check_schema(&linked, &["{\"next\":{\"next\":null}}", "{}"], &["{\"next\":1}"]);
+    check_schema(&json!(true), &["1", "{\"a\":[]}"], &["", "{"]);
+    check_schema(&json!({}), &["1", "[null]"], &["x"]);
+}
+
+#[test]
+fn whitespace_is_free_between_parts_and_bounded() {
+    let list = json!({ "type": "array", "items": { "const": 1 } });
+    let spaces = |count: usize| format!("[{}1]", " ".repeat(count));
+    check_schema(
+        &list,
+        &["[1,1]", "[\n\t 1 ,\r\n1 ]", &spaces(limits::JSON_WHITESPACE)],
+        &[" [1]", "[1] ", &spaces(limits::JSON_WHITESPACE + 1)],
+    );
+}
+
+#[test]
+fn what_the_compiler_refuses_is_named_with_the_innermost_schema() {
+    let lax = json!({ "properties": { "a": { "items": { "oneOf": [{ "type": "integer" }, { "minimum": 3 }] } } } });
+    let error = refuses_schema(&lax);
+    assert!(error.starts_with("properties.a.items: oneOf constraints are not supported"), "{error}");
+    let error = refuses_schema(
+        &json!({ "type": "object", "properties": { "a": { "type": "integer", "minimum": 5, "maximum": 3 } }, "required": ["a"] }),
+    );
+    assert!(error.starts_with("properties.a: ") && error.contains("nsatisfiable"), "{error}");
+    let error = refuses_schema(&json!({ "type": "string", "pattern": "(?=a)b" }));
+    assert!(error.contains("error: look-around"), "{error}");
+    assert_eq!(refuses_schema(&json!(false)), "no value matches the schema false");
+    let error = refuses_schema(&json!({ "type": "object", "properties": { "a": {}, "b": {} }, "minProperties": 2 }));
+    assert!(error.contains("min/maxProperties only supported"), "{error}");
+}
+
+#[test]
+fn other_grammars_match_what_they_say() {
+    let regex = |pattern: &str| GrammarSpec::Regex { pattern: pattern.to_owned() };
+    check(&regex("[a-c]+/\\d"), &["abc/7"], &["", "abc/", "abc/77", "/7"]);
+    check(&regex("(?i)yes|no"), &["YES", "no"], &["maybe"]);
+    let choice = |texts: &[&str]| GrammarSpec::Choice { texts: texts.iter().map(|text| (*text).to_owned()).collect() };
+    check(&choice(&["a", "ab", "\"\\\n\u{7f}", "é"]), &["a", "ab", "\"\\\n\u{7f}", "é"], &["", "b", "aba"]);
+    let lark = |text: &str| GrammarSpec::Lark { text: text.to_owned() };
+    check(
+        &lark(
+            "start: \"call \" NAME \"(\" arguments? \")\"\narguments: %json { \"type\": \"integer\" } (\",\" %json { \"enum\": [\"x\"] })?\nNAME: /[a-z]+/",
+        ),
+        &["call f()", "call f(12)", "call f(12,\"x\")"],
+        &["call f", "call (1)", "call f(\"x\")"],
+    );
+    let gbnf = |text: &str| GrammarSpec::Gbnf { text: text.to_owned() };
+    check(&gbnf("root ::= [a-z]+ \"end\""), &["fooend", "endend"], &["end", "foo"]);
+    check(
+        &gbnf("root ::= value\nvalue ::= \"[\" (value (\",\" value)*)? \"]\" | number\nnumber ::= \"-\"? [0-9]{1,3}"),
+        &["[]", "[1,[-22,333]]", "7"],
+        &["[1,]", "1234", "["],
+    );
+    check(&gbnf("root ::= .{2} [^a-z]?"), &["é\n", "abC"], &["a", "abc"]);
+}
+
+#[test]
+fn a_grammar_that_nothing_matches_is_refused() {
+    assert!(refuses(GrammarSpec::Lark { text: "start: start \"a\"".to_owned() }).contains("no text"));
+    assert!(refuses(GrammarSpec::Regex { pattern: String::new() }).contains("empty"));
+    assert_eq!(refuses(GrammarSpec::Choice { texts: Vec::new() }), "0 choices, from 1 to 4096");
+    assert_eq!(
+        refuses(GrammarSpec::Choice { texts: vec![String::new()] }),
+        "choice 0 \"\" has 0 bytes, from 1 to 8192"
+    );
+    let error = refuses(GrammarSpec::Regex { pattern: "(".to_owned() });
+    assert!(error.contains("regex"), "{error}");
+}
+
+#[test]
+fn bounds_of_choices_hold_at_them_and_not_one_past_them() {
+    let store = store();
+    let many = |count: usize| GrammarSpec::Choice { texts: (0..count).map(|n| format!("{n:04}")).collect() };
+    assert!(store.compile(&Grammar::new(many(limits::CHOICE_TEXTS))).is_ok());
+    assert!(store.compile(&Grammar::new(many(limits::CHOICE_TEXTS + 1))).is_err());
+    let long = |bytes: usize| GrammarSpec::Choice { texts: vec!["a".repeat(bytes)] };
+    assert!(store.compile(&Grammar::new(long(limits::CHOICE_BYTES))).is_ok());
+    assert!(store.compile(&Grammar::new(long(limits::CHOICE_BYTES + 1))).is_err());
+}
+
+/// Grammars that are large, deep or wide in every way that is allowed, and some that are not.
+fn hostile() -> Vec<GrammarSpec> {
+    let schema = |schema: Value| GrammarSpec::JsonSchema { schema: schema.to_string() };
+    let lark = |text: String| GrammarSpec::Lark { text };
+    let deep =
+        |with: fn(Value) -> Value| (1..limits::SCHEMA_DEPTH).fold(json!({ "type": "null" }), |inner, _| with(inner));
+    let defs = |count: usize, of: &dyn Fn(usize) -> Value| -> Value {
+        let defs: serde_json::Map<String, Value> = (0..count).map(|at| (format!("d{at}"), of(at))).collect();
+        json!({ "$ref": "#/$defs/d0", "$defs": defs })
+    };
+    let next = |at: usize, count: usize| json!({ "$ref": format!("#/$defs/d{}", (at + 1) % count) });
+    let groups = |n: usize| format!("start: {}\"a\"{}", "(".repeat(n), ")".repeat(n));
+    let rules = |n: usize| {
+        let rules: String = (1..=n).map(|at| format!("r{at}: \"(\" r{} \")\" | \"x\"\n", at + 1)).collect();
+        format!("start: r1\n{rules}r{}: \"a\"", n + 1)
+    };
+    let many: serde_json::Map<String, Value> =
+        (0..3000).map(|at| (format!("p{at}"), json!({ "type": "integer" }))).collect();
+    let all: serde_json::Map<String, Value> =
+        (0..limits::SCHEMA_NODES - 1).map(|at| (format!("p{at}"), json!(true))).collect();
+    vec![
+        GrammarSpec::JsonSchema { schema: "a".repeat(2 << 20) },
+        GrammarSpec::JsonSchema { schema: "[".repeat(200_000) },
+        GrammarSpec::JsonSchema { schema: "{\"items\":".repeat(20_000) },
+        lark("(".repeat(200_000)),
+        lark("~".repeat(200_000)),
+        lark(format!("start: {}", "a".repeat(200_000))),
+        lark(format!("start: \"{}\"", "a".repeat(200_000))),
+        lark(format!("start: /{}/", "a".repeat(8000))),
+        GrammarSpec::Gbnf { text: format!("root ::= {}", "(".repeat(200_000)) },
+        GrammarSpec::Gbnf { text: format!("root ::= \"{}\"", "a".repeat(200_000)) },
+        GrammarSpec::Regex { pattern: "(".repeat(2 << 20) },
+        GrammarSpec::Regex { pattern: format!("{}a{}", "(".repeat(240), ")".repeat(240)) },
+        GrammarSpec::Regex { pattern: format!("{}a{}", "(".repeat(240), "{1,100})".repeat(240)) },
+        GrammarSpec::Regex { pattern: format!("{}a{}", "(".repeat(20), "{0,100000})".repeat(20)) },
+        GrammarSpec::Regex { pattern: "a?".repeat(4000) },
+        GrammarSpec::Regex { pattern: "(a|b|c|d|e|f|g)*x.{0,2000}(a|b)*".to_owned() },
+        GrammarSpec::Regex { pattern: "\\p{L}{1,100000}".to_owned() },
+        GrammarSpec::Choice { texts: vec!["ab".repeat(4000); 30] },
+        schema(deep(|inner| json!({ "items": inner }))),
+        schema(deep(|inner| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] }))),
+        schema(deep(|inner| json!({ "anyOf": [inner, { "type": "string" }] }))),
+        schema(deep(|inner| json!({ "allOf": [inner] }))),
+        schema(deep(|inner| json!({ "oneOf": [inner, { "type": "string" }] }))),
+        schema(deep(|inner| json!({ "additionalProperties": inner, "patternProperties": { "^a": true } }))),
+        schema(defs(40, &|at| next(at, 40))),
+        schema(defs(
+            40,
+            &|at| json!({ "allOf": [next(at, 40), { "type": "object", "properties": { "a": next(at + 1, 40) } }] }),
+        )),
+        schema(defs(
+            20,
+            &|at| json!({ "anyOf": (0..20).map(|other| next(at + other, 20)).collect::<Vec<_>>(), "minLength": at }),
+        )),
+        schema(
+            json!({ "allOf": (0..200).map(|at| json!({ "anyOf": [{ "minimum": at }, { "maximum": -at }] })).collect::<Vec<_>>() }),
+        ),
+        schema(json!({ "type": "object", "properties": many, "additionalProperties": false })),
+        schema(json!({ "type": "object", "properties": all, "additionalProperties": false })),
+        schema(
+            json!({ "type": "object", "properties": many.clone(), "minProperties": 1, "additionalProperties": false }),
+        ),
+        schema(json!({ "enum": (0..9000).collect::<Vec<_>>() })),
+        schema(
+            json!({ "type": "array", "items": { "type": "array", "items": { "type": "string", "maxLength": 100_000 }, "maxItems": 100_000 }, "minItems": 100_000 }),
+        ),
+        schema(json!({ "type": "string", "minLength": 100_000, "maxLength": 100_000, "pattern": "^(a|b)*c" })),
+        schema(json!({ "type": "number", "multipleOf": 1e-300 })),
+        schema(json!({ "type": "number", "multipleOf": 1e300, "minimum": -1e308, "maximum": 1e308 })),
+        schema(json!({ "allOf": [{ "multipleOf": 65_537 }, { "multipleOf": 65_539 }, { "multipleOf": 0.000_1 }] })),
+        schema(json!({ "allOf": [{ "multipleOf": 99_991 }, { "type": "integer" }] })),
+        schema(json!({ "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX })),
+        schema(json!({ "type": "integer", "exclusiveMinimum": true, "minimum": 1e300 })),
+        schema(json!({ "type": "string", "format": "é".repeat(300) })),
+        schema(json!({ "type": "number", "multipleOf": format!("{}", "é".repeat(200)) })),
+        lark(groups(limits::GRAMMAR_NESTING)),
+        lark(rules(limits::GRAMMAR_CHAIN - 1)),
+        lark(rules(5000)),
+        lark("start: <[0-4294967295]>".to_owned()),
+        lark("start: <[*]>{100000}".to_owned()),
+        lark("start: a{100000}\na: b{100000}\nb: \"c\"{100000}".to_owned()),
+        lark("start: start start | start start start | \"a\" | \"\"".to_owned()),
+        lark("start: /(a|aa|aaa)*/ \"b\"{1000} & ~/a*/".to_owned()),
+        lark("start: X\nX: ~(~(~/a*b/ & /[ab]*/) & /.*a.{200}/)".to_owned()),
+        lark("%llguidance {\"no_forcing\": 3}\nstart: \"a\"".to_owned()),
+        lark("%import common.INT\nstart: INT INT".to_owned()),
+        lark("start: a::0\na::_: \"x\" a::incr(_) %if lt(_, 100000)\n  | \"\" %if ge(_, 3)".to_owned()),
+        lark("start: %regex { \"substring_chars\": \"abcdefgh\" }".to_owned()),
+    ]
+}
+
+/// A stack as small as any thread's here. An overflow would end the test's process.
+const STACK: usize = 1 << 20;
+
+#[test]
+fn no_grammar_overflows_the_stack_panics_or_computes_for_ever() {
+    let body = || {
+        let store = store();
+        for spec in hostile() {
+            let Ok(mut matcher) = store.matcher(&Grammar::new(spec)) else { continue };
+            for _ in 0..50 {
+                let Ok(mask) = matcher.mask() else { break };
+                let Some(token) = (0..256).rev().map(Token).find(|token| mask.allows(*token)) else { break };
+                matcher.forced(8);
+                if matcher.accept(token).is_err() {
+                    break;
+                }
+            }
+            matcher.rewind(0);
+            let _ = matcher.mask();
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(body).unwrap();
+    assert!(thread.join().is_ok());
+}
+
+#[test]
+fn a_store_keeps_the_grammars_that_were_used_last() {
+    let store = store();
+    let grammar = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![format!("text {n}")] });
+    for n in 0..limits::GRAMMARS {
+        store.compile(&grammar(n)).unwrap();
+    }
+    assert_eq!(store.kept().0, limits::GRAMMARS);
+    store.compile(&grammar(0)).unwrap();
+    assert_eq!(store.kept().0, limits::GRAMMARS, "it was there");
+    store.compile(&grammar(1000)).unwrap();
+    assert_eq!(store.kept().0, limits::GRAMMARS);
+    assert!(store.kept().1 <= limits::GRAMMARS_BYTES);
+    assert!(store.has(&grammar(0)) && store.has(&grammar(2)) && !store.has(&grammar(1)));
+}
+
+#[test]
+fn a_vocabulary_that_is_too_large_has_no_grammars() {
+    let grammar = Grammar::new(GrammarSpec::JsonObject);
+    let store = GrammarStore::new(Arc::new(Vocabulary::new([[0u8; 0]; 0], Vec::new())));
+    assert_eq!(store.compile(&grammar).unwrap_err().fault, GrammarFault::Vocabulary);
+    let long = "x".repeat(512);
+    let store = GrammarStore::new(Arc::new(Vocabulary::new(std::iter::repeat_n(&long, 9000), Vec::new())));
+    let error = store.compile(&grammar).unwrap_err();
+    assert_eq!(error.reason, "the vocabulary has 4608000 bytes, grammars work with up to 4194303");
+    // Without end tokens, and with tokens that are none of any text.
+    let pieces = (0..=255u8).map(|byte| vec![byte]).chain([vec![b'a'; 5000], vec![b'a', 255]]);
+    let store = GrammarStore::new(Arc::new(Vocabulary::new(pieces, Vec::new())));
+    let mut matcher = store.matcher(&Grammar::new(GrammarSpec::Regex { pattern: "a*b".to_owned() })).unwrap();
+    let mask = matcher.mask().unwrap();
+    assert!(mask.allows(Token(97)) && !mask.allows(Token(256)) && !mask.allows(Token(257)));
+    assert!(matcher.accept(Token(98)).unwrap());
+    assert!(matcher.mask().unwrap().is_final());
+}
+
+#[test]
+fn the_fuzz_targets_run_on_what_people_write() {
+    let schema =
+        json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] }).to_string();
+    for data in [schema.as_bytes(), b"", b"\xff", b"{}", b"root ::= [a-z]+", b"start: \"a\"+"] {
+        fuzz::schema(data);
+        fuzz::gbnf(data);
+    }
+}
