@@ -33,7 +33,7 @@ fn draw(output: &mut Output, tokens: &[Vec<u8>], full_at: Option<usize>) -> Resu
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
         let full = full_at == Some(index);
-        match output.token(TextToken { token, bytes, logprob, own: None, full }) {
+        match output.token(TextToken { token, bytes, logprob, own: None, full, early: false }) {
             Released::GoesOn(delta) => got.add(delta),
             Released::Ended(delta, reason) => {
                 got.add(delta);
@@ -135,7 +135,7 @@ proptest! {
         for (index, bytes) in tokens.iter().enumerate() {
             let token = Token(index as u32);
             let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
-            match output.token(TextToken { token, bytes, logprob, own: None, full: false }) {
+            match output.token(TextToken { token, bytes, logprob, own: None, full: false, early: false }) {
                 Released::GoesOn(delta) => got.add(delta),
                 other => prop_assert!(false, "{:?}", other),
             }
@@ -294,7 +294,7 @@ fn overlapping_replacements_are_one_and_offsets_of_later_tokens_count_its_text()
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
         let Released::GoesOn(delta) =
-            output.token(TextToken { token, bytes: &[letter], logprob, own: None, full: false })
+            output.token(TextToken { token, bytes: &[letter], logprob, own: None, full: false, early: false })
         else {
             panic!("it goes on")
         };
