@@ -8,12 +8,14 @@ use crate::flow::prompt;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::wire::fields::Fields;
 use crate::wire::json::Body;
-use crate::wire::messages;
+use crate::wire::messages::{self, Conversation, Ending};
+use crate::wire::types::known;
 
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
     let fields = body.fields();
+    context.known(&fields, &known::CHAT);
     let served = &context.model(&fields)?;
     served.pool()?;
     let adapters = context.adapters(&fields, served)?;
@@ -22,9 +24,12 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let logprobs = logprobs(&fields)?;
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
+    let ending = Ending::read(&fields, &messages)?;
     context.check()?;
     let text = served.text()?;
-    let tokens = prompt::tokens(text, served.template()?, &messages, variables, context.aside)?;
+    let most = context.most_read(&settings, text.info.context_tokens);
+    let conversation = Conversation { messages: &messages, variables, ending };
+    let tokens = prompt::tokens(text, served.template()?, conversation, most, context.aside)?;
     let prompt = context.prompt(tokens, served, &settings, "messages")?;
     let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
     GenerationRequest {
@@ -35,6 +40,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
         settings,
         adapters,
         logprobs,
+        scores_prompts: false,
     }
     .check_choices()
 }

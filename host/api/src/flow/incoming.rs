@@ -78,6 +78,7 @@ impl Incoming {
                 Err(FlowError::Asleep(model)) => self.wake(reading.chosen.timeout().or(timeout), model).await?,
                 read => {
                     self.text = String::new();
+                    reading.chosen.take_unknown().iter().for_each(|name| self.api.metrics.unknown_fields.count(name));
                     if let Some(meant) = reading.chosen.instead_of() {
                         self.exchange.set_instead_of(&meant);
                     }

@@ -1,13 +1,15 @@
 //! Tokenizes messages, so that no message can spell a control token.
+use std::borrow::Cow;
+
 use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
 use crate::flow::template::ChatTemplate;
-use crate::wire::messages::Message;
+use crate::wire::messages::{Conversation, Ending, Message};
 
 /// Private-use characters around a marker's number. Templates do not change their case or split at them.
 const OPEN: char = '\u{F8F0}';
@@ -22,7 +24,15 @@ enum PromptPart<'a> {
     Content(&'a str),
 }
 
-/// Tokenizes the rendered conversation.
+impl<'a> PromptPart<'a> {
+    fn text(&self) -> &'a str {
+        match *self {
+            Self::Template(text) | Self::Content(text) => text,
+        }
+    }
+}
+
+/// Tokenizes the rendered conversation, of one that has more than [`readable`] of `most` about as many.
 ///
 /// Usually it tokenizes the rendered text as a whole, as in the model's training. But if a client's text, or the texts
 /// of neighbouring messages together, spell a control token, it renders the conversation with markers in place of the
@@ -33,10 +43,11 @@ enum PromptPart<'a> {
 pub(crate) fn tokens(
     model: &TextModel,
     template: &ChatTemplate,
-    messages: &[Message],
-    kwargs: &Map<String, Value>,
+    conversation: Conversation<'_>,
+    most: u32,
     aside: &Aside,
 ) -> Result<Vec<Token>, FlowError> {
+    let Conversation { messages, variables: kwargs, ending } = conversation;
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
@@ -44,8 +55,19 @@ pub(crate) fn tokens(
         let message = "chat_template_kwargs may not contain the text of a control token";
         return Err(FlowError::field("chat_template_kwargs", message));
     }
+    let (mut marked, mut without_next) = (Cow::Borrowed(messages), Cow::Borrowed(kwargs));
+    if ending != Ending::NextMessage {
+        without_next.to_mut().insert("add_generation_prompt".to_owned(), Value::Bool(false));
+    }
+    let open_end = format!("{OPEN}{}{CLOSE}", rand::random::<u64>());
+    if ending == Ending::OpenMessage
+        && let Some(last) = marked.to_mut().last_mut()
+    {
+        last.content.push_str(&open_end);
+    }
+    let (messages, kwargs) = (&*marked, &*without_next);
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
-    let pieces;
+    let mut pieces;
     let rendered;
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages);
@@ -55,13 +77,36 @@ pub(crate) fn tokens(
         rendered = template.render(messages, kwargs, aside)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
-    tokenize(model, &pieces, aside).ok_or(FlowError::Cancelled)
+    if ending == Ending::OpenMessage {
+        cut(&mut pieces, &open_end)?;
+    }
+    tokenize(model, &pieces, readable(most), aside).ok_or(FlowError::Cancelled)
+}
+
+/// Ends a prompt where the last message's text ends.
+fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), FlowError> {
+    // A template may repeat the text before, say as the system's.
+    let last = pieces.iter().rposition(|piece| piece.text().contains(end));
+    let Some(last) = last else {
+        let message =
+            "continue_final_message is not supported here: the model's chat template leaves the last message out";
+        return Err(FlowError::field("continue_final_message", message));
+    };
+    pieces.truncate(last + 1);
+    if let Some(piece) = pieces.last_mut() {
+        let (text, at) = (piece.text(), piece.text().rfind(end).unwrap_or(0));
+        *piece = match piece {
+            PromptPart::Template(_) => PromptPart::Template(&text[..at]),
+            PromptPart::Content(_) => PromptPart::Content(&text[..at]),
+        };
+    }
+    Ok(())
 }
 
 /// `None` if nobody waits for the tokens any more.
-fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
+fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, aside: &Aside) -> Option<Vec<Token>> {
     let bos_text = &model.info.bos_text;
-    let (abandoned, most) = (Some(aside.abandoned()), readable(model.info.context_tokens));
+    let abandoned = Some(aside.abandoned());
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.
