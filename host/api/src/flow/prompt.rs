@@ -56,11 +56,11 @@ pub(crate) fn tokens(
         return Err(FlowError::field("chat_template_kwargs", message));
     }
     let (mut marked, mut without_next) = (Cow::Borrowed(messages), Cow::Borrowed(kwargs));
-    if ending != Ending::NextMessage {
+    if ending != Ending::Next {
         without_next.to_mut().insert("add_generation_prompt".to_owned(), Value::Bool(false));
     }
     let open_end = format!("{OPEN}{}{CLOSE}", rand::random::<u64>());
-    if ending == Ending::OpenMessage
+    if ending == Ending::Open
         && let Some(last) = marked.to_mut().last_mut()
     {
         last.content.push_str(&open_end);
@@ -77,7 +77,7 @@ pub(crate) fn tokens(
         rendered = template.render(messages, kwargs, aside)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
-    if ending == Ending::OpenMessage {
+    if ending == Ending::Open {
         cut(&mut pieces, &open_end)?;
     }
     tokenize(model, &pieces, readable(most), aside).ok_or(FlowError::Cancelled)

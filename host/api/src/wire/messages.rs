@@ -39,11 +39,11 @@ pub(crate) struct Conversation<'a> {
 pub(crate) enum Ending {
     /// The beginning of the assistant's next message.
     #[default]
-    NextMessage,
+    Next,
     /// The end of the last message.
-    LastMessage,
+    Last,
     /// The text of the last message, which goes on.
-    OpenMessage,
+    Open,
 }
 
 impl Ending {
@@ -56,11 +56,11 @@ impl Ending {
         let begins = fields.flag(GENERATION_PROMPT)?;
         let refuse = |why: &str| Err(RequestError::field(CONTINUE, format!("{CONTINUE} {why}")));
         match (goes_on, begins) {
-            (false, None | Some(true)) => Ok(Self::NextMessage),
-            (false, Some(false)) => Ok(Self::LastMessage),
+            (false, None | Some(true)) => Ok(Self::Next),
+            (false, Some(false)) => Ok(Self::Last),
             (true, Some(true)) => refuse(&format!("and {GENERATION_PROMPT} may not both be true")),
             (true, None | Some(false)) => match messages.last() {
-                Some(last) if last.role == Role::Assistant && !last.content.trim().is_empty() => Ok(Self::OpenMessage),
+                Some(last) if last.role == Role::Assistant && !last.content.trim().is_empty() => Ok(Self::Open),
                 _ => refuse("needs a last message of the assistant with a text"),
             },
         }

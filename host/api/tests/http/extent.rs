@@ -4,7 +4,7 @@ use std::time::Duration;
 use camshaft_api::ApiLimits;
 use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_core::ids::Token;
-use camshaft_core::message::{Ends, FinishReason};
+use camshaft_core::message::{Ends, FinishReason, Start};
 use camshaft_core::sampling::SamplingDefaults;
 use camshaft_core::segments::Namespace;
 use serde_json::{Value, json};
@@ -40,10 +40,9 @@ async fn a_model_has_sampling_defaults_that_an_operator_changes_while_it_is_serv
     assert!(!server.api.set_sampling("none", configured));
     server.chat(json!({})).await;
     server.chat(json!({"temperature": 0.5, "top_k": 0})).await;
-    let starts = server.pool.starts.lock().unwrap();
-    let got: Vec<_> = starts.iter().map(|start| (start.params.temperature, start.params.top_k)).collect();
+    let params = |start: &Start| (start.params.temperature, start.params.top_k);
+    let got: Vec<_> = server.pool.starts.lock().unwrap().iter().map(params).collect();
     assert_eq!(got, [(0.8, 40), (0.5, 0)]);
-    drop(starts);
     let expected = json!({"temperature": 0.8, "top_k": 40, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
         "repeat_penalty": 1.0, "repeat_last_n": 64, "frequency_penalty": 0.0, "presence_penalty": 0.0});
     assert_eq!(sampling().await, expected);
@@ -103,7 +102,7 @@ async fn a_generation_whose_time_is_up_says_so() {
 
 #[tokio::test]
 async fn answers_the_likeliest_of_the_choices_that_it_generates() {
-    let script = |start: &camshaft_core::message::Start| {
+    let script = |start: &Start| {
         let (text, logprob) =
             [("a", -2.0), ("bb", -0.5), ("c", -1.0), ("", -9.0), ("dd", -0.25), ("e", -3.0)][start.choice as usize];
         vec![Step::Started(0), Step::Likely(text, logprob), Step::Finished(FinishReason::Stop, text.len() as u32)]

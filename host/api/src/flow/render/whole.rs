@@ -122,7 +122,7 @@ pub(crate) fn respond(
         Endpoint::Completion => {
             let n = request.settings.n as usize;
             let logprobs = |index: usize, choice: &Collected| {
-                let Some(prompt) = request.prompts.get(index / n).filter(|_| wanted) else { return None };
+                let prompt = request.prompts.get(index / n).filter(|_| wanted)?;
                 let mut offset = TextOffset::after(&prompt.echo);
                 let scores = || ScoredPrompt::new(vocabulary, &prompt.tokens, &prompt.echo);
                 let mut scored = request.scores_prompts.then(scores);
