@@ -102,6 +102,7 @@ impl Parsers {
             created: 0,
             backend: Backend::Generate(GenerateBackend {
                 adapters: Default::default(),
+                sampling: Default::default(),
                 text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
                 pool,
                 accepts: Arc::new(AtomicBool::new(true)),
@@ -122,6 +123,7 @@ impl Parsers {
                 max_tokens: 512,
                 timeout: second,
                 max_timeout: 60 * second,
+                max_duration: None,
             },
             readiness,
             quotas: Arc::new(LocalQuotas::default()),

@@ -20,6 +20,7 @@ mod models;
 pub(crate) mod names;
 pub(crate) mod observe;
 pub(crate) mod open_inference;
+pub(crate) mod openapi;
 pub(crate) mod paths;
 pub(crate) mod policy_admin;
 pub(crate) mod public_access;

@@ -8,6 +8,8 @@ mod flow;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
+#[doc(hidden)]
+pub mod shapes;
 mod wire;
 
 pub use flow::adapters::{
@@ -15,8 +17,8 @@ pub use flow::adapters::{
 };
 pub use flow::api::{Api, ApiLimits, ApiOptions, Replaced, StartError};
 pub use flow::backend::{
-    self, Backend, EmbedBackend, GenerateBackend, Model, Naming, PoolMessage, PredictBackend, PredictInfo, Submission,
-    TextModel,
+    self, Backend, ConfiguredSampling, EmbedBackend, GenerateBackend, Model, Naming, PoolMessage, PredictBackend,
+    PredictInfo, Submission, TextModel,
 };
 pub use flow::catalog::Absence;
 pub use flow::control::{Control, PolicyScan, Reloaded};

@@ -31,8 +31,8 @@ fn sampling(c: &mut Criterion) {
     for size in [32_000, 128_256] {
         let logits = logits(size);
         let mut row = Row::new(&[], 1);
-        let chain = StandardChain::new(SamplingParams::default());
-        let all = StandardChain::new(SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() });
+        let chain = StandardChain::new(SamplingParams::llama_cpp());
+        let all = StandardChain::new(SamplingParams { temperature: 0.8, ..SamplingParams::default() });
         group.bench_function(BenchmarkId::new("load", size), |b| b.iter(|| row.load(black_box(&logits))));
         for (name, chain) in [("standard chain and draw", &chain), ("temperature and draw", &all)] {
             group.bench_function(BenchmarkId::new(name, size), |b| {
@@ -52,7 +52,7 @@ fn parameters(c: &mut Criterion) {
     let mut group = c.benchmark_group("parameters");
     let size = 128_256;
     let (peaked, flat) = (logits(size), vec![0.0; size as usize]);
-    let off = || SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let off = SamplingParams::default;
     let bias = |i: u32| LogitBias { token: Token(i * 125), bias: 1.0 };
     let cases = [
         ("none", off()),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters::WorkerCounters;
 use crate::ids::{RequestId, SessionId};
+use crate::message::OpenSession;
 use crate::prefix::{NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo, State};
 
@@ -173,6 +174,17 @@ impl PrefixCache {
     /// Closes a session: what it pinned may be evicted. Returns false without such a session.
     pub fn close_session(&mut self, namespace: &Namespace, session: &SessionId) -> bool {
         self.close(&(namespace.clone(), session.clone()))
+    }
+
+    /// The open sessions of a whole namespace, the next to expire first.
+    pub fn list_sessions(&self, owner: &Namespace) -> Vec<OpenSession> {
+        let one = |((namespace, session), leaf, expires_in): (&sessions::SessionKey, NodeId, Duration)| OpenSession {
+            session: session.clone(),
+            namespace: namespace.clone(),
+            tokens: self.tree.piece(leaf).end,
+            expires_in,
+        };
+        self.sessions.of_owner(owner).map(one).collect()
     }
 
     fn close(&mut self, key: &sessions::SessionKey) -> bool {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::adapters::AdapterSet;
 use crate::ids::{AdapterDigest, SeqId, Token};
+use crate::sampling::SamplingDefaults;
 use crate::vocabulary::{Offsets, Vocabulary};
 
 /// What a model is served for.
@@ -55,6 +56,12 @@ pub struct ModelInfo {
     pub context_tokens: u32,
     /// How KV entries of one sequence can serve another.
     pub reuse: Reuse,
+    /// How its requests are sampled that name no parameters, as far as its file says.
+    pub sampling: SamplingDefaults,
+    /// How its weights are stored (`Q4_K - Medium`), if its file says so.
+    pub quantization: Option<String>,
+    /// The tokens that ask it to fill in what is missing of a text, if it has them.
+    pub infill: Option<InfillTokens>,
     /// The chat template in Jinja, if the model has one.
     pub chat_template: Option<String>,
     /// Text of the special tokens that chat templates refer to.
@@ -63,6 +70,17 @@ pub struct ModelInfo {
     /// Lower-case hexadecimal SHA-256 of the file, if the loader computed it.
     pub sha256: Option<String>,
     pub vocabulary: Arc<Vocabulary>,
+}
+
+/// Tokens around the parts of a text in whose middle something is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InfillTokens {
+    /// Before what comes first.
+    pub prefix: Token,
+    /// Before what comes last.
+    pub suffix: Token,
+    /// Behind both: what is missing follows.
+    pub middle: Token,
 }
 
 /// Limits of one worker's engine.

@@ -12,6 +12,7 @@ use crate::engine::{
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter, TextWindow};
 use crate::ids::{AdapterDigest, PolicyDigest, SeqId, Token};
 use crate::policy::{Fault, FaultKind};
+use crate::sampling::SamplingDefaults;
 use crate::vocabulary::Vocabulary;
 
 /// The end token. Tokens 0 to 255 are bytes.
@@ -107,6 +108,9 @@ impl FakeEngine {
             trained_context_tokens: limits.context_tokens,
             reuse: Reuse::Ranges,
             context_tokens: limits.context_tokens,
+            sampling: SamplingDefaults::default(),
+            quantization: None,
+            infill: None,
             chat_template: None,
             bos_text: String::new(),
             eos_text: String::new(),

@@ -160,7 +160,7 @@ fn drawn(tokens: &[Vec<u8>], filters: Vec<Box<dyn TextFilter>>) -> Vec<String> {
     for (index, bytes) in tokens.iter().enumerate() {
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
-        let released = output.token(TextToken { token, bytes, logprob, own: None, end: None });
+        let released = output.token(TextToken { token, bytes, logprob, own: None, end: None, early: false });
         out.push(format!("{released:?}"));
         if matches!(released, crate::filter_stage::Released::Ended(..)) {
             return out;

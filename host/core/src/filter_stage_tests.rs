@@ -33,7 +33,7 @@ fn draw(output: &mut Output, tokens: &[Vec<u8>], full_at: Option<usize>) -> Resu
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
         let end = (full_at == Some(index)).then_some(FinishReason::Length);
-        match output.token(TextToken { token, bytes, logprob, own: None, end }) {
+        match output.token(TextToken { token, bytes, logprob, own: None, end, early: false }) {
             Released::GoesOn(delta) => got.add(delta),
             Released::Ended(delta, reason) => {
                 got.add(delta);
@@ -135,7 +135,7 @@ proptest! {
         for (index, bytes) in tokens.iter().enumerate() {
             let token = Token(index as u32);
             let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
-            match output.token(TextToken { token, bytes, logprob, own: None, end: None }) {
+            match output.token(TextToken { token, bytes, logprob, own: None, end: None, early: false }) {
                 Released::GoesOn(delta) => got.add(delta),
                 other => prop_assert!(false, "{:?}", other),
             }
@@ -294,7 +294,7 @@ fn overlapping_replacements_are_one_and_offsets_of_later_tokens_count_its_text()
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
         let Released::GoesOn(delta) =
-            output.token(TextToken { token, bytes: &[letter], logprob, own: None, end: None })
+            output.token(TextToken { token, bytes: &[letter], logprob, own: None, end: None, early: false })
         else {
             panic!("it goes on")
         };

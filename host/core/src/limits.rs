@@ -25,6 +25,8 @@ pub const REPEAT_LAST_N: Range = Range { min: 0.0, max: 4096.0 };
 pub const FREQUENCY_PENALTY: Range = Range { min: -2.0, max: 2.0 };
 pub const PRESENCE_PENALTY: Range = Range { min: -2.0, max: 2.0 };
 pub const LOGIT_BIAS: Range = Range { min: -100.0, max: 100.0 };
+/// Tokens that a plain completion generates unless it says how many: OpenAI's default.
+pub const COMPLETION_TOKENS: u32 = 16;
 /// Number of choices of a request (`n`).
 pub const CHOICES: Range = Range { min: 1.0, max: 128.0 };
 /// Maximum inputs of an embedding request.
@@ -45,6 +47,16 @@ pub const LOGIT_BIAS_ENTRIES: usize = 1024;
 /// Maximum stop strings of a request, and maximum bytes of one.
 pub const STOP_STRINGS: usize = 4;
 pub const STOP_BYTES: usize = 512;
+/// Maximum `stop_token_ids` of a request.
+pub const STOP_TOKENS: usize = 128;
+/// The longest that a generation may ask for (`max_duration`) where the operator sets no bound.
+pub const DURATION: Duration = Duration::from_secs(24 * 60 * 60);
+/// `truncate_prompt_tokens`, as long as the longest context.
+pub const TRUNCATED_TOKENS: Range = Range { min: 1.0, max: 2_147_483_647.0 };
+/// Characters of an end user's name that its hash is of.
+pub const USER_CHARS: usize = 512;
+/// Maximum bytes of `prompt_cache_key`.
+pub const CACHE_KEY_BYTES: usize = 128;
 /// Maximum messages of a chat request.
 pub const MESSAGES: usize = 4096;
 /// Maximum prompts of a completion request.

@@ -34,6 +34,8 @@ pub enum Command {
     /// Close a session: what it pinned may be evicted. Answered by `SessionClosed` with the same id, which no generation
     /// has.
     CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
+    /// Tell of the sessions of a whole namespace. Answered by `Sessions` with the same id, which no generation has.
+    ListSessions { id: RequestId, namespace: Namespace },
     /// What the worker runs at once and computes in one step, below what its engine has room for. What runs goes on.
     Bounds(WorkerBounds),
     /// RAM capacity of the prefix cache, and how long an unused session lasts.
@@ -80,16 +82,32 @@ pub struct Start {
     pub samplers: Option<Vec<String>>,
     /// Index among the choices of one HTTP request.
     pub choice: u32,
-    /// At least 1.
+    /// 0: nothing is drawn, the prompt is only computed.
     pub max_tokens: u32,
     /// Texts that end the generation and are not part of it; none is empty.
     pub stop: Vec<String>,
     /// Go on after an end token, which adds no text.
     pub ignore_eos: bool,
+    /// What else ends it, or keeps it from ending.
+    pub ends: Ends,
+    /// Report the log-probabilities of the prompt's tokens, but of the first, each under those before it. They come in deltas
+    /// without text or tokens, before anything that is drawn.
+    pub score_prompt: bool,
     /// Most probable alternatives to report with each token; `None`: no log-probabilities.
     pub logprobs: Option<u32>,
     /// What the text must match; `None`: anything. Shared by the choices of a request.
     pub grammar: Option<Arc<Grammar>>,
+}
+
+/// What ends a generation besides its model's end tokens and its stop strings, and what keeps it from ending.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ends {
+    /// Tokens that end it, and add no text.
+    pub tokens: Vec<Token>,
+    /// Until this many tokens were drawn no end token and none of `tokens` is drawn, and stop strings mean nothing.
+    pub min_tokens: u32,
+    /// How long it may take; the pool takes off what it waited. Past it, it ends with what it has, once that is a token.
+    pub max_duration: Option<Duration>,
 }
 
 impl Start {
@@ -108,6 +126,8 @@ pub enum Event {
     Admitted { id: RequestId },
     /// Answers `CloseSession`: whether there was such a session.
     SessionClosed { id: RequestId, existed: bool },
+    /// Answers `ListSessions`.
+    Sessions { id: RequestId, sessions: Vec<OpenSession> },
     /// Its KV entries were taken away. `Admitted` comes again when it resumes.
     Preempted { id: RequestId },
     /// It counts as running no more: others may have its sequence and its KV, as the facts of the same report show.
@@ -150,6 +170,7 @@ impl Event {
             | Event::Paused { id }
             | Event::Resumed { id }
             | Event::SessionClosed { id, .. }
+            | Event::Sessions { id, .. }
             | Event::Started { id, .. }
             | Event::Delta { id, .. }
             | Event::Progressed { id, .. }
@@ -159,6 +180,18 @@ impl Event {
     }
 }
 
+/// A session that a worker has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenSession {
+    pub session: SessionId,
+    /// The part of its owner's namespace that it is of.
+    pub namespace: Namespace,
+    /// Length of the prefix that it pins.
+    pub tokens: u32,
+    /// When it is closed if nobody uses it before.
+    pub expires_in: Duration,
+}
+
 /// New text of a generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Delta {
@@ -166,7 +199,7 @@ pub struct Delta {
     pub text: CompactString,
     /// Tokens that this text comes from; 0 for text that was held back until the end.
     pub tokens: u32,
-    /// One for each token, if asked for.
+    /// One for each token, if asked for; without tokens, of the prompt's next ones ([`Start::score_prompt`]).
     pub logprobs: Vec<TokenLogprob>,
 }
 
@@ -212,6 +245,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
+    /// `max_duration` passed.
+    Expired,
     /// A filter ended it.
     Filtered,
     Cancelled,

@@ -8,7 +8,7 @@ use crate::filter_monitor::FilterMonitor;
 use crate::filter_stage::{End, FilterStage, Mark, Released};
 use crate::ids::Token;
 use crate::message::{Delta, FinishReason, TokenLogprob};
-use crate::text::TextStream;
+use crate::text::{Pushed, TextStream};
 
 /// A token that adds text.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct TextToken<'a> {
     pub(crate) own: Option<f32>,
     /// Why no other token may follow, if none may.
     pub(crate) end: Option<FinishReason>,
+    /// It is too early for stop strings.
+    pub(crate) early: bool,
 }
 
 /// See the module.
@@ -44,9 +46,12 @@ impl Output {
     }
 
     /// A token was drawn.
-    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, end }: TextToken<'_>) -> Released {
+    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, end, early }: TextToken<'_>) -> Released {
         let (received, emitted) = (self.text.received(), self.text.emitted());
-        let pushed = self.text.push(bytes);
+        let pushed = match early {
+            true => Pushed { text: self.text.pass(bytes), stopped: false },
+            false => self.text.push(bytes),
+        };
         let mut text = pushed.text;
         let end = if pushed.stopped {
             Some(End { reason: FinishReason::Stop, all_tokens: false })

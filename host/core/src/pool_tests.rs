@@ -161,6 +161,8 @@ fn start(id: u64) -> Box<Start> {
         max_tokens: 30,
         stop: Vec::new(),
         ignore_eos: false,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     })

@@ -14,7 +14,7 @@ use crate::fake::{FakeEngine, NoFilters};
 use crate::grammar::{Grammar, GrammarSpec, GrammarStore};
 use crate::ids::AdapterDigest;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
-use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use crate::message::{Command, Delta, Ends, FinishReason, OpenSession, Start, TokenLogprob, Usage, WorkerError};
 use crate::policy::{Priority, Refusal, Rejection};
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
@@ -25,7 +25,10 @@ fn namespace() -> impl Strategy<Value = Namespace> {
         Just(Namespace::Shared),
         ".{0,12}".prop_map(|name| Namespace::Tenant(TenantId::new(name.as_str())))
     ];
-    (whole, adapters()).prop_map(|(whole, adapters)| whole.under(&adapters))
+    (whole, prop::option::of(".{1,8}"), adapters()).prop_map(|(whole, key, adapters)| match key {
+        Some(key) => whole.keyed(&key).under(&adapters),
+        None => whole.under(&adapters),
+    })
 }
 
 fn adapters() -> impl Strategy<Value = AdapterSet> {
@@ -59,6 +62,27 @@ fn params() -> impl Strategy<Value = SamplingParams> {
 }
 
 prop_compose! {
+    fn open_session()(
+        session in ".{1,12}".prop_map(SessionId::new),
+        namespace in namespace(),
+        tokens in any::<u32>(),
+        expires_in in any::<u32>().prop_map(|ms| Duration::from_millis(ms.into())),
+    ) -> OpenSession {
+        OpenSession { session, namespace, tokens, expires_in }
+    }
+}
+
+prop_compose! {
+    fn ends()(
+        tokens in prop::collection::vec(any::<u32>().prop_map(Token), 0..4),
+        min_tokens in any::<u32>(),
+        max_duration in prop::option::of(any::<u32>().prop_map(|ms| Duration::from_millis(ms.into()))),
+    ) -> Ends {
+        Ends { tokens, min_tokens, max_duration }
+    }
+}
+
+prop_compose! {
     fn start()(
         id in id(),
         (namespace, adapters, session) in (namespace(), adapters(), prop::option::of(".{1,12}")),
@@ -67,7 +91,8 @@ prop_compose! {
         prompt in prop::collection::vec(any::<u32>().prop_map(Token), 1..40),
         samplers in prop::option::of(prop::collection::vec("[a-z]{1,8}", 0..3)),
         stop in prop::collection::vec(".{1,8}", 0..4),
-        (choice, max_tokens, logprobs, ignore_eos) in any::<(u32, u32, Option<u32>, bool)>(),
+        (choice, max_tokens, logprobs, ignore_eos, score_prompt) in any::<(u32, u32, Option<u32>, bool, bool)>(),
+        ends in ends(),
         model in ".{0,12}",
     ) -> Box<Start> {
         Box::new(Start {
@@ -90,6 +115,8 @@ prop_compose! {
             grammar: ignore_eos.then(|| Arc::new(Grammar::new(GrammarSpec::Choice { texts: stop.clone() }))),
             stop,
             ignore_eos,
+            ends,
+            score_prompt,
             logprobs,
         })
     }
@@ -103,6 +130,7 @@ fn command() -> impl Strategy<Value = Command> {
         id().prop_map(|id| Command::Pause { id }),
         id().prop_map(|id| Command::Resume { id }),
         any::<u32>().prop_map(|tokens| Command::PrefillBudget { tokens }),
+        (id(), namespace()).prop_map(|(id, namespace)| Command::ListSessions { id, namespace }),
         (id(), namespace(), ".{1,12}").prop_map(|(id, namespace, session)| Command::CloseSession {
             id,
             namespace,
@@ -155,7 +183,13 @@ fn delta() -> impl Strategy<Value = Event> {
 
 /// All that stands in a report.
 fn event() -> impl Strategy<Value = Event> {
-    let reasons = vec![FinishReason::Stop, FinishReason::Length, FinishReason::Filtered, FinishReason::Cancelled];
+    let reasons = vec![
+        FinishReason::Stop,
+        FinishReason::Length,
+        FinishReason::Expired,
+        FinishReason::Filtered,
+        FinishReason::Cancelled,
+    ];
     let reason = prop::sample::select(reasons);
     let usage = any::<(u32, u32, u32, u32, u32)>().prop_map(|numbers| Usage {
         prompt_tokens: numbers.0,
@@ -168,6 +202,7 @@ fn event() -> impl Strategy<Value = Event> {
         (id(), any::<u32>()).prop_map(|(id, position)| Event::Queued { id, position }),
         id().prop_map(|id| Event::Admitted { id }),
         (id(), any::<bool>()).prop_map(|(id, existed)| Event::SessionClosed { id, existed }),
+        (id(), prop::collection::vec(open_session(), 0..4)).prop_map(|(id, sessions)| Event::Sessions { id, sessions }),
         id().prop_map(|id| Event::Preempted { id }),
         id().prop_map(|id| Event::Paused { id }),
         id().prop_map(|id| Event::Resumed { id }),
@@ -287,6 +322,8 @@ fn request(id: u64) -> Box<Start> {
         max_tokens: 300,
         stop: Vec::new(),
         ignore_eos: true,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     })

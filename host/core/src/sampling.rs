@@ -6,6 +6,7 @@
 mod chain;
 mod checks;
 mod cuts;
+mod defaults;
 mod distance;
 mod log_softmax;
 mod params;
@@ -23,6 +24,7 @@ mod work;
 pub use chain::StandardChain;
 pub use checks::RowError;
 pub use cuts::Statistics;
+pub use defaults::SamplingDefaults;
 pub use log_softmax::LogSoftmax;
 pub use params::{LogitBias, SamplingParams};
 pub use plan::{MAX_STEPS, Plan, PlanError};

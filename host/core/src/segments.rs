@@ -29,6 +29,8 @@ pub enum Namespace {
     Shared,
     /// The part of a namespace whose entries are computed under adapters. [`Namespace::under`] makes it.
     Adapted(Arc<(Namespace, AdapterSet)>),
+    /// The part of a whole namespace that only requests with the same key share. [`Namespace::keyed`] makes it.
+    Keyed(Arc<(Namespace, Arc<str>)>),
 }
 
 impl Namespace {
@@ -37,14 +39,41 @@ impl Namespace {
 
     /// The part of it whose KV entries are computed under these adapters. They are of no use under any others.
     pub fn under(&self, adapters: &AdapterSet) -> Self {
-        let owner = self.owner().clone();
-        if adapters.is_empty() { owner } else { Self::Adapted(Arc::new((owner, adapters.clone()))) }
+        let whole = self.without_adapters().clone();
+        if adapters.is_empty() { whole } else { Self::Adapted(Arc::new((whole, adapters.clone()))) }
+    }
+
+    /// The part of the whole that belongs to this key.
+    pub fn keyed(&self, key: &str) -> Self {
+        Self::Keyed(Arc::new((self.owner().clone(), key.into())))
+    }
+
+    /// The part of which this holds what is computed under adapters, or this.
+    fn without_adapters(&self) -> &Self {
+        match self {
+            Self::Adapted(part) => &part.0,
+            Self::Tenant(_) | Self::Named(_) | Self::Shared | Self::Keyed(_) => self,
+        }
+    }
+
+    /// Whether it holds what is computed under adapters.
+    pub fn is_adapted(&self) -> bool {
+        matches!(self, Self::Adapted(_))
+    }
+
+    /// The key of the part.
+    pub fn key(&self) -> Option<&str> {
+        match self.without_adapters() {
+            Self::Keyed(part) => Some(&part.1),
+            _ => None,
+        }
     }
 
     /// The whole of which this is a part, or this.
     pub fn owner(&self) -> &Self {
         match self {
             Self::Adapted(part) => part.0.owner(),
+            Self::Keyed(part) => part.0.owner(),
             Self::Tenant(_) | Self::Named(_) | Self::Shared => self,
         }
     }
@@ -76,4 +105,35 @@ pub trait ColdTier: Send {
     fn remove(&mut self, segment: SegmentId);
     /// Appends the segments that the tier dropped on its own since the last call: evicted, or not written.
     fn lost(&mut self, segments: &mut Vec<SegmentId>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AdapterDigest;
+
+    #[test]
+    fn a_part_of_a_namespace_belongs_to_the_whole_and_is_no_other_part() {
+        let whole = Namespace::Tenant("t".into());
+        let adapters = AdapterSet::new([(AdapterDigest::new([1; 32]), 1.0)]);
+        let parts = [
+            whole.clone(),
+            whole.keyed("a"),
+            whole.keyed("b"),
+            whole.under(&adapters),
+            whole.keyed("a").under(&adapters),
+        ];
+        for (at, part) in parts.iter().enumerate() {
+            assert_eq!(part.owner(), &whole);
+            assert_eq!(part.under(&AdapterSet::default()).key(), part.key());
+            assert!(parts[..at].iter().all(|other| other != part), "{part:?}");
+        }
+        assert_eq!(
+            parts.map(|part| part.key().map(str::to_owned)),
+            [None, Some("a".into()), Some("b".into()), None, Some("a".into())]
+        );
+        // A key is of the whole, whatever part it is asked of.
+        assert_eq!(whole.keyed("a").keyed("b"), whole.keyed("b"));
+        assert_eq!(whole.keyed("a").under(&adapters).under(&AdapterSet::default()), whole.keyed("a"));
+    }
 }

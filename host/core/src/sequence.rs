@@ -1,6 +1,8 @@
 //! One generation on a worker: its placement, its tokens, its sampling state and its text.
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::constraint::{Constraint, exhausted};
 use crate::engine::Reuse;
@@ -59,6 +61,10 @@ struct Ban {
     tokens: Vec<u32>,
 }
 
+fn ids(tokens: &[Token]) -> impl Iterator<Item = u32> {
+    tokens.iter().map(|token| token.0)
+}
+
 /// The banned tokens of this position.
 fn banned_at(bans: &[Ban], position: u32) -> &[u32] {
     bans.last().filter(|ban| ban.at == position).map_or(&[], |ban| &ban.tokens)
@@ -102,7 +108,13 @@ pub(crate) struct Sequence {
     bans: Vec<Ban>,
     vocabulary: Arc<Vocabulary>,
     /// End tokens that are banned, because the request ignores them.
-    ends: Vec<u32>,
+    ignored: Vec<u32>,
+    /// Tokens that are banned as long as the output is too short to end.
+    early: Vec<u32>,
+    /// Leading positions of the prompt whose next tokens' log-probabilities were told.
+    scored: u32,
+    /// When its time is up, as the worker counts; `None` until it knows, and without a bound.
+    until: Option<Duration>,
 }
 
 impl fmt::Debug for Sequence {
@@ -147,11 +159,13 @@ impl Sequence {
             sampler,
             output: Output::new(&start.stop, filters),
             bans: Vec::new(),
-            ends: if start.ignore_eos {
-                vocabulary.end_tokens().iter().map(|token| token.0).collect()
-            } else {
-                Vec::new()
+            ignored: if start.ignore_eos { ids(vocabulary.end_tokens()).collect() } else { Vec::new() },
+            early: match start.ends.min_tokens {
+                0 => Vec::new(),
+                _ => ids(vocabulary.end_tokens()).chain(ids(&start.ends.tokens)).collect(),
             },
+            scored: 0,
+            until: None,
             vocabulary,
             start,
         }
@@ -263,6 +277,9 @@ impl Sequence {
     }
 
     fn draw_next(&mut self, logits: &[f32]) -> Drawn {
+        if self.start.max_tokens == 0 {
+            return self.end(FinishReason::Length);
+        }
         if self.row.load(logits).is_err() {
             return Drawn::Failed(WorkerError::InvalidLogits);
         }
@@ -274,8 +291,9 @@ impl Sequence {
             Err(error) => return Drawn::Failed(error),
         };
         let banned = self.banned().to_vec();
+        let early = self.generated < self.start.ends.min_tokens;
         self.generated += u32::from(token.is_some());
-        let released = if let Some(token) = token.filter(|token| !self.vocabulary.is_end(*token)) {
+        let released = if let Some(token) = token.filter(|token| !self.ends_with(*token)) {
             // A pass over the vocabulary, for those that asked.
             let wanted = self.start.logprobs;
             let log = (wanted.is_some() || self.output.reads_logprobs()).then(|| LogSoftmax::new(logits));
@@ -298,7 +316,7 @@ impl Sequence {
                 Some(Err(error)) => return Drawn::Failed(error),
             };
             let end = if complete { Some(FinishReason::Stop) } else { full.then_some(FinishReason::Length) };
-            self.output.token(TextToken { token, bytes, logprob, own, end })
+            self.output.token(TextToken { token, bytes, logprob, own, end, early })
         } else {
             self.output.ended(reason)
         };
@@ -311,6 +329,51 @@ impl Sequence {
             Released::Failed(error) => Drawn::Failed(error),
             Released::Rewound(rewound) => Drawn::Rewound { tokens: self.rewind(&rewound) },
         }
+    }
+
+    /// Ends it with what it has, without another token.
+    pub(crate) fn end(&mut self, reason: FinishReason) -> Drawn {
+        match self.output.ended(reason) {
+            Released::Ended(delta, reason) => Drawn::Ended(delta, reason),
+            Released::Failed(error) => Drawn::Failed(error),
+            // What a filter takes back at the very end has nothing to be drawn in its place.
+            Released::GoesOn(_) | Released::Rewound(_) => Drawn::Ended(None, reason),
+        }
+    }
+
+    /// Whether its time is up at `now`, which counts from the first call. Its deadline is the pool's until it has a token.
+    pub(crate) fn is_expired(&mut self, now: Duration) -> bool {
+        let Some(allowed) = self.start.ends.max_duration else { return false };
+        let until = *self.until.get_or_insert(now.saturating_add(allowed));
+        self.generated > 0 && until <= now
+    }
+
+    fn ends_with(&self, token: Token) -> bool {
+        self.vocabulary.is_end(token) || self.start.ends.tokens.contains(&token)
+    }
+
+    /// Positions of the prompt whose next tokens have no log-probabilities yet that were asked for.
+    pub(crate) fn unscored(&self) -> Range<u32> {
+        let last = self.start.prompt.len() as u32 - 1;
+        if self.start.score_prompt { self.scored..last } else { last..last }
+    }
+
+    /// Tells the log-probabilities of the prompt's tokens that follow the computed `positions`. `logits`: of a position.
+    pub(crate) fn score<'a>(&mut self, positions: Range<u32>, logits: impl Fn(u32) -> &'a [f32]) -> Option<Delta> {
+        let unscored = self.unscored();
+        let next = positions.start.max(unscored.start)..positions.end.min(unscored.end);
+        if next.is_empty() {
+            return None;
+        }
+        let one = |position: u32| {
+            let token = self.start.prompt[position as usize + 1];
+            let log = LogSoftmax::new(logits(position));
+            let top = log.top(self.start.logprobs.unwrap_or(0) as usize);
+            TokenLogprob { token, logprob: log.of(token), top, skipped: 0 }
+        };
+        let logprobs = next.clone().map(one).collect();
+        self.scored = next.end;
+        Some(Delta { logprobs, ..Delta::default() })
     }
 
     /// Goes back to before a token that a filter took back, which may not be drawn there again. The random numbers go on, and
@@ -375,7 +438,8 @@ impl Sequence {
             None => {}
         }
         let engine = |error: RowError| WorkerError::Engine(error.to_string());
-        for ids in [&self.ends[..], banned].into_iter().filter(|ids| !ids.is_empty()) {
+        let early = if self.generated < self.start.ends.min_tokens { &self.early[..] } else { &[] };
+        for ids in [&self.ignored[..], early, banned].into_iter().filter(|ids| !ids.is_empty()) {
             self.row.ban(ids).map_err(engine)?;
         }
         if let Some(mask) = &mask {

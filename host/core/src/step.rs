@@ -21,6 +21,8 @@ pub(crate) struct BatchEntry {
     pub(crate) index: usize,
     /// Position of its first token in the batch.
     pub(crate) start: u32,
+    /// The row of that token.
+    pub(crate) first_row: usize,
     /// Its tokens in the batch, at least one; those of a draft are not counted.
     pub(crate) tokens: u32,
     /// The row whose logits give its next token; `None` while its prompt is not complete.
@@ -29,6 +31,10 @@ pub(crate) struct BatchEntry {
     pub(crate) drafted: u32,
     pub(crate) prefill: bool,
 }
+
+/// Rows of prompts whose logits one step gives, beside those that tokens are drawn from: each takes as many numbers as the
+/// vocabulary has tokens.
+const SCORED_ROWS: u32 = 32;
 
 /// Bounds of a step, in tokens.
 #[derive(Debug, Clone, Copy)]
@@ -50,11 +56,20 @@ impl StepPlan {
             }
         }
         let mut left = (budget.batch_tokens - self.batch.len()).min(budget.prefill_tokens.max(1));
+        let mut scored_left = SCORED_ROWS;
         for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
             if sequence.prefills_below(limit) && left > 0 {
-                let end = limit.min(sequence.kv_tokens.saturating_add(left as u32));
-                left -= (end - sequence.kv_tokens) as usize;
-                self.add(index, sequence, end, true);
+                let mut end = limit.min(sequence.kv_tokens.saturating_add(left as u32));
+                let unscored = sequence.unscored();
+                if !unscored.is_empty() {
+                    let from = unscored.start.max(sequence.kv_tokens);
+                    end = end.min(from.saturating_add(scored_left));
+                    scored_left -= end.min(unscored.end).saturating_sub(from);
+                }
+                if end > sequence.kv_tokens {
+                    left -= (end - sequence.kv_tokens) as usize;
+                    self.add(index, sequence, end, true);
+                }
             }
         }
     }
@@ -70,10 +85,11 @@ impl StepPlan {
     /// Adds a sequence's next tokens up to position `end`.
     fn add(&mut self, index: usize, sequence: &Sequence, end: u32, prefill: bool) {
         let Some(seq) = sequence.placement.seq() else { return };
-        let mut row = None;
+        let (mut row, first_row, unscored) = (None, self.batch.len(), sequence.unscored());
         for position in sequence.kv_tokens..end {
             let last = position as usize + 1 == sequence.tokens.len();
-            let pushed = self.batch.push(sequence.tokens[position as usize], position, seq, last);
+            let wants_logits = last || unscored.contains(&position);
+            let pushed = self.batch.push(sequence.tokens[position as usize], position, seq, wants_logits);
             row = last.then_some(pushed);
         }
         // Each draft token gives logits too: the token after it is drawn from them if the draft was right.
@@ -83,7 +99,7 @@ impl StepPlan {
         }
         let drafted = draft.len() as u32;
         let start = sequence.kv_tokens;
-        self.entries.push(BatchEntry { seq, index, start, tokens: end - start, row, drafted, prefill });
+        self.entries.push(BatchEntry { seq, index, start, first_row, tokens: end - start, row, drafted, prefill });
     }
 }
 
@@ -95,7 +111,7 @@ mod tests {
     fn work_counts_rows_with_their_drafts_apart_from_prompts() {
         let entry = |start, tokens, drafted, prefill: bool| {
             let row = (!prefill).then_some(0);
-            BatchEntry { seq: SeqId(0), index: 0, start, tokens, row, drafted, prefill }
+            BatchEntry { seq: SeqId(0), index: 0, start, first_row: 0, tokens, row, drafted, prefill }
         };
         // A token at position 9 with two of its draft, which attend to 10, 11 and 12 entries, and one at position 99.
         let mut entries = vec![entry(9, 1, 2, false), entry(99, 1, 0, false)];

@@ -47,6 +47,13 @@ impl TextStream {
         Pushed { text: self.emit(safe, false), stopped: false }
     }
 
+    /// As [`TextStream::push`] without stop strings: one that these bytes complete or begin does not count.
+    pub fn pass(&mut self, bytes: &[u8]) -> CompactString {
+        self.received += bytes.len();
+        self.held.extend_from_slice(bytes);
+        self.emit(self.held.len(), false)
+    }
+
     /// Emits everything held back, at the end of a generation. Replaces invalid UTF-8 with U+FFFD.
     pub fn flush(&mut self) -> CompactString {
         self.emit(self.held.len(), true)
@@ -147,6 +154,14 @@ mod tests {
         check(&[b"aab"], &["ab"], &["a"], true);
         check(&[b"xSTOP1y"], &["STOP1", "xS"], &[""], true);
         check(&[b"aa", b"ab"], &["aab"], &["", "a"], true);
+    }
+
+    #[test]
+    fn bytes_that_are_passed_neither_complete_nor_begin_a_stop_string() {
+        let mut stream = TextStream::new(&["END".to_owned()]);
+        assert_eq!(stream.pass(b"END E\xc3"), "END E");
+        assert_eq!(stream.push(b"\xa4ND"), Pushed { text: "\u{e4}ND".into(), stopped: false });
+        assert_eq!(stream.push(b" END"), Pushed { text: " ".into(), stopped: true });
     }
 
     proptest! {

@@ -192,6 +192,10 @@ impl Worker {
                 let existed = self.roster.kv.cache.close_session(&namespace, &session);
                 events.push(Event::SessionClosed { id, existed });
             }
+            Command::ListSessions { id, namespace } => {
+                let sessions = self.roster.kv.cache.list_sessions(namespace.owner());
+                events.push(Event::Sessions { id, sessions });
+            }
         }
     }
 
@@ -216,6 +220,7 @@ impl Worker {
     pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) -> Step {
         self.pacer.begin(now);
         self.roster.kv.cache.tick(now);
+        self.roster.expire(now, engine, events);
         self.roster.admit_waiting(engine, events);
         self.roster.make_capacity(engine, events);
         let restored = self.roster.restore(&mut self.compute_limits, engine);
@@ -316,6 +321,10 @@ impl Worker {
             sequence.kv_tokens += entry.tokens;
             if entry.prefill {
                 self.roster.kv.mark_computed(sequence);
+                let row = |position: u32| engine.logits(entry.first_row + (position - entry.start) as usize);
+                if let Some(delta) = sequence.score(entry.start..entry.start + entry.tokens, row) {
+                    events.push(Event::Delta { id: sequence.id(), delta });
+                }
             }
             let Some(row) = entry.row else { continue };
             let draws = draw(sequence, row, engine, &mut self.workspace, events);

@@ -20,6 +20,8 @@ mod adapters;
 mod asked;
 #[path = "worker_tests/bounds.rs"]
 mod bounds;
+#[path = "worker_tests/bounds_of_output.rs"]
+mod bounds_of_output;
 #[path = "worker_tests/ends.rs"]
 mod ends;
 #[path = "worker_tests/filters.rs"]
@@ -34,6 +36,8 @@ mod pauses;
 mod reports;
 #[path = "worker_tests/restores.rs"]
 mod restores;
+#[path = "worker_tests/scores.rs"]
+mod scores;
 #[path = "worker_tests/sessions.rs"]
 mod sessions;
 #[path = "worker_tests/speculation.rs"]
@@ -70,6 +74,8 @@ fn start(id: u64, prompt: &str) -> Start {
         max_tokens: 40,
         stop: Vec::new(),
         ignore_eos: false,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     }
@@ -285,7 +291,6 @@ fn refuses_what_its_limits_do_not_allow_at_the_bound() {
     assert!(!refused(start(1, &"x".repeat(255))));
     assert!(refused(start(1, &"x".repeat(256))));
     assert!(refused(start(1, "")));
-    assert!(refused(Start { max_tokens: 0, ..start(1, "x") }));
     assert!(refused(Start { prompt: vec![Token(257)].into(), ..start(1, "x") }));
 }
 

@@ -22,9 +22,9 @@ fn tokens_of_running_generations_allocate_nothing() {
     let logits = (0..257).map(|id| if (97..123).contains(&id) { 1.0 } else { -5.0 }).collect();
     let mut engine = Even { limits: LIMITS, logits, on_decode: |_| {} };
     let mut events = Vec::with_capacity(1024);
-    let usual = SamplingParams::default();
-    let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.2, ..SamplingParams::default() };
-    let whole = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let usual = SamplingParams::llama_cpp();
+    let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.2, ..SamplingParams::llama_cpp() };
+    let whole = SamplingParams::default();
     let nucleus = SamplingParams { top_p: 0.9, ..whole.clone() };
     for (id, params) in (1..).zip([SamplingParams::greedy(), usual.clone(), penalties, usual, whole, nucleus]) {
         // Neither ever comes: one that is held back for, and one that is not.

@@ -22,12 +22,12 @@ fn logits(size: u32) -> Vec<f32> {
 }
 
 fn chains(c: &mut Criterion) {
-    let standard = SamplingParams::default();
-    let all = SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let standard = SamplingParams::llama_cpp();
+    let all = SamplingParams { temperature: 0.8, ..SamplingParams::default() };
     let mut group = c.benchmark_group("standard chain");
     for size in [32_000u32, 128_256] {
         let logits = logits(size);
-        for (name, params) in [("defaults", &standard), ("temperature only", &all)] {
+        for (name, params) in [("llama.cpp's defaults", &standard), ("temperature only", &all)] {
             let chain = StandardChain::new(params.clone());
             let mut row = Row::new(&[], 1);
             group.bench_function(BenchmarkId::new(format!("native, {name}"), size), |b| {

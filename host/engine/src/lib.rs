@@ -11,6 +11,7 @@ mod backend;
 mod buffers;
 mod context;
 mod custom;
+mod defaults;
 mod devices;
 pub mod disk;
 mod embedder;

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
+use camshaft_core::engine::{InfillTokens, ModelInfo, ModelKind, Reuse};
 use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_sys_2 as sys;
@@ -16,6 +16,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::adapter::{AdapterShelf, LoadedAdapter, load_lora};
 use crate::backend::backend;
+use crate::defaults;
 use crate::devices::{Lost, Offload};
 use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
@@ -334,6 +335,9 @@ fn describe(model: &Model, stem: &str, kind: ModelKind, sha256: Option<String>) 
         trained_context_tokens: trained,
         context_tokens: trained,
         reuse: reuse(model),
+        sampling: defaults::sampling(|key| model.metadata(key)),
+        quantization: model.quantization(),
+        infill: infill(vocab),
         chat_template: model.chat_template(),
         bos_text: special_text(vocab, vocab.bos()),
         eos_text: special_text(vocab, vocab.eos()),
@@ -346,6 +350,12 @@ fn describe(model: &Model, stem: &str, kind: ModelKind, sha256: Option<String>) 
 /// it. Such a state cannot be cut at another position than its end.
 fn reuse(model: &Model) -> Reuse {
     if model.window_tokens() > 0 || model.is_recurrent() { Reuse::Whole } else { Reuse::Ranges }
+}
+
+/// The tokens for what is missing of a text: all three, or the model cannot fill it in.
+fn infill(vocab: Vocab<'_>) -> Option<InfillTokens> {
+    let [prefix, suffix, middle] = vocab.infill();
+    Some(InfillTokens { prefix: prefix?, suffix: suffix?, middle: middle? })
 }
 
 /// The text of a special token; empty if the model has none.

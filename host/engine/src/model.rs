@@ -128,6 +128,14 @@ impl Model {
         unsafe { CStr::from_ptr(template) }.to_str().ok().map(str::to_owned)
     }
 
+    /// How the file says that most weights are stored.
+    pub(crate) fn quantization(&self) -> Option<String> {
+        self.metadata("general.file_type")?;
+        // SAFETY: the model is whole, and any type has a name, which ends with a zero and is never freed.
+        let name = unsafe { CStr::from_ptr(sys::llama_ftype_name(sys::llama_model_ftype(self.raw()))) };
+        name.to_str().ok().map(str::to_owned)
+    }
+
     /// Tokens of the context that it was trained with.
     pub(crate) fn context_tokens(&self) -> u32 {
         // SAFETY: the model is whole.

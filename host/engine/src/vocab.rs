@@ -86,6 +86,15 @@ impl<'a> Vocab<'a> {
         self.token(unsafe { sys::llama_vocab_eos(self.raw) })
     }
 
+    /// The tokens before what comes first and what comes last of a text with a gap, and behind both, as far as there are such.
+    pub(crate) fn infill(&self) -> [Option<Token>; 3] {
+        // SAFETY: the vocabulary is whole.
+        let ids = unsafe {
+            [sys::llama_vocab_fim_pre(self.raw), sys::llama_vocab_fim_suf(self.raw), sys::llama_vocab_fim_mid(self.raw)]
+        };
+        ids.map(|id| self.token(id))
+    }
+
     /// The tokens of a text. None if it has 2 GiB: limits refuse that long before.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
         let Ok(bytes) = i32::try_from(text.len()) else { return Vec::new() };

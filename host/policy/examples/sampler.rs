@@ -33,12 +33,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let host = PolicyHost::start(config, &prometheus::Registry::new())?;
     println!("| vocabulary | parameters | native, us | a plan adds, us | a call adds, us |\n|---|---|---|---|---|");
-    let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, ..SamplingParams::default() };
+    let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, ..SamplingParams::llama_cpp() };
     for size in [1024, 32_000, 128_256] {
         for (name, params) in [
             ("greedy", SamplingParams::greedy()),
-            ("default", SamplingParams::default()),
-            ("default and penalties", penalties.clone()),
+            ("llama.cpp's", SamplingParams::llama_cpp()),
+            ("llama.cpp's and penalties", penalties.clone()),
         ] {
             let request = |sampler: &str| SamplingRequest {
                 request: RequestId(1),

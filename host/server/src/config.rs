@@ -17,6 +17,7 @@ mod origins;
 mod overrides;
 mod quantity;
 mod registry;
+mod sampling;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
 pub(crate) use quantity::DurationValue;
 pub use registry::Models;
+pub use sampling::SamplingConfig;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;
 pub use tree::{MisplacedKey, Source, Syntax};

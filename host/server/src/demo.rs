@@ -1,6 +1,7 @@
 //! The demo model, so that the server answers from any directory without any file.
 use std::sync::Arc;
 
+use camshaft_core::sampling::SamplingDefaults;
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel};
 
 static GGUF: &[u8] = include_bytes!("../../../config/models/demo.gguf");
@@ -9,6 +10,18 @@ static GGUF: &[u8] = include_bytes!("../../../config/models/demo.gguf");
 pub(crate) const NAME: &str = "demo";
 
 pub(crate) const BYTES: u64 = GGUF.len() as u64;
+
+/// How its requests are sampled that name no parameters. It is small: unlikely tokens are seldom of any use, and its file does not
+/// say so.
+pub(crate) fn sampling() -> SamplingDefaults {
+    SamplingDefaults {
+        temperature: Some(0.8),
+        top_k: Some(40),
+        top_p: Some(0.95),
+        min_p: Some(0.05),
+        ..SamplingDefaults::default()
+    }
+}
 
 pub(crate) fn load(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError> {
     LoadedModel::from_bytes(NAME, GGUF, options)

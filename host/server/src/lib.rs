@@ -33,6 +33,7 @@ mod gpu_trial;
 mod health;
 mod held;
 mod listener;
+mod listings;
 mod load;
 mod log_writer;
 mod logging;

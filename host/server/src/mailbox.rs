@@ -85,7 +85,13 @@ fn supersedes(new: &Command, old: &Command) -> bool {
 
 /// Commands that a worker can do without: a session also expires, preemption and budgets are advice.
 fn is_optional(command: &Command) -> bool {
-    matches!(command, Command::CloseSession { .. } | Command::Preempt { .. } | Command::PrefillBudget { .. })
+    matches!(
+        command,
+        Command::CloseSession { .. }
+            | Command::ListSessions { .. }
+            | Command::Preempt { .. }
+            | Command::PrefillBudget { .. }
+    )
 }
 
 #[cfg(test)]

@@ -154,6 +154,7 @@ impl Manager {
         }
         if let Some(api) = self.api() {
             api.set_naming(&config.naming());
+            api.set_sampling(id, (&config.sampling).into());
         }
     }
 

@@ -85,6 +85,7 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     let usual = ModelConfig::default();
     vec![
         ("adapter", (!config.adapter.is_empty()).then(|| format!("{} adapters", config.adapter.len()))),
+        ("sampling", (config.sampling != usual.sampling).then(|| "set".to_owned())),
         ("lora", shown(&config.lora)),
         ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
         ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
@@ -306,6 +307,7 @@ mod tests {
             "kv-on-gpu = false",
             "step-target = \"20ms\"",
             "lora-scale = 0.5",
+            "sampling = { temperature = 0.5 }",
             "draft-model = \"small.gguf\"",
             "draft-tokens = 4",
         ];

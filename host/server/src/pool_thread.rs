@@ -18,6 +18,7 @@ use crate::bounds::ModelBounds;
 use crate::clients::Clients;
 use crate::closings::Closings;
 use crate::error::ServerError;
+use crate::listings::Listings;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
 use crate::supervisor::{ShutdownStage, Stop, Supervisor};
@@ -85,6 +86,7 @@ struct PoolThread {
     /// What the workers were told that they may run at once.
     bounds: WorkerBounds,
     closings: Closings,
+    listings: Listings,
     /// Since the pool's start, until when the scheduler that is only monitored is not asked.
     monitor_rests: Duration,
 }
@@ -102,6 +104,7 @@ impl PoolThread {
             tuning: None,
             bounds: WorkerBounds::default(),
             closings: Closings::default(),
+            listings: Listings::default(),
             monitor_rests,
         }
     }
@@ -174,6 +177,18 @@ impl PoolThread {
                 // If a worker cannot be asked, the answer is unknown: dropping `reply` says so.
                 if asked.len() == up {
                     self.closings.begin(id, asked, reply);
+                }
+            }
+            PoolMessage::ListSessions { namespace, reply } => {
+                let id = self.closings.next_id();
+                let command = Command::ListSessions { id, namespace };
+                let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
+                    seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
+                };
+                let up = self.setup.workers.values().filter(|seat| seat.mailbox.is_some()).count();
+                let asked: BTreeSet<WorkerId> = self.setup.workers.iter_mut().filter_map(ask).collect();
+                if asked.len() == up {
+                    self.listings.begin(id, asked, reply);
                 }
             }
             PoolMessage::ForgetAdapter(adapter) => self.broadcast(&Command::ForgetAdapter { adapter }),
@@ -258,6 +273,7 @@ impl PoolThread {
                     seat.metrics.lost();
                 }
                 self.closings.lost(worker);
+                self.listings.lost(worker);
             }
             WorkerReport::Up(worker, handle) => {
                 self.setup.pool.add_worker(worker, handle.limits);
@@ -283,6 +299,7 @@ impl PoolThread {
             match *event {
                 Event::Finished { id, .. } | Event::Failed { id, .. } => self.clients.remove(id),
                 Event::SessionClosed { id, existed } => self.closings.answered(id, worker, existed),
+                Event::Sessions { id, ref sessions } => self.listings.answered(id, worker, sessions),
                 _ => {}
             }
         }

@@ -128,6 +128,8 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         max_tokens: 4,
         stop: Vec::new(),
         ignore_eos: true,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     };

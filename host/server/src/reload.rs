@@ -277,6 +277,7 @@ pub(crate) fn limits(live: &Live, machine: Machine) -> ApiLimits {
         max_tokens: live.limits.max_tokens,
         timeout: live.queue.timeout.0,
         max_timeout: live.queue.max_timeout.0,
+        max_duration: live.limits.max_duration.map(|most| most.0),
     }
 }
 

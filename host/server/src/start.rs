@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{
-    Adapters, Backend, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage, PredictBackend, PredictInfo,
-    TextModel,
+    Adapters, Backend, ConfiguredSampling, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage,
+    PredictBackend, PredictInfo, TextModel,
 };
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
@@ -30,8 +30,9 @@ use crate::adapters;
 use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, ModelSource};
 use crate::cores::Cores;
+use crate::demo;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
@@ -182,6 +183,9 @@ impl Starter {
         let config = model.config();
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
         let grammars = Arc::new(GrammarStore::new(info.vocabulary.clone()));
+        if config.source() == ModelSource::Demo {
+            info.sampling = info.sampling.over(demo::sampling());
+        }
         let begun = Instant::now();
         let watermarks = self.tuned.borrow().watermarks;
         let mut pool = Pool::new(self.policies.scheduler(&config.id), watermarks, config.reserve());
@@ -232,7 +236,8 @@ impl Starter {
             "model loaded"
         );
         let text = TextModel { info, tokenizer };
-        let backend = GenerateBackend { text, adapters, pool: submissions_in, accepts };
+        let sampling = ConfiguredSampling::new((&config.sampling).into());
+        let backend = GenerateBackend { text, sampling, adapters, pool: submissions_in, accepts };
         Ok(beginning.model(config, Backend::Generate(backend)))
     }
 

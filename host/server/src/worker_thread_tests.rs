@@ -107,6 +107,8 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         max_tokens: 4,
         stop: Vec::new(),
         ignore_eos: true,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     };

@@ -88,6 +88,11 @@ impl Adapters {
         Self { source: Some(source), ..Self::default() }
     }
 
+    /// Whether there may be any.
+    pub(crate) fn can_load(&self) -> bool {
+        self.source.is_some()
+    }
+
     /// In the order in which they were added.
     pub fn all(&self) -> Arc<Vec<Arc<Adapter>>> {
         self.all.load_full()

@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
+use camshaft_core::sampling::SamplingDefaults;
 use tokio::sync::{Semaphore, watch};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
@@ -41,6 +42,8 @@ pub struct ApiLimits {
     pub timeout: Duration,
     /// Maximum of a request's own timeout.
     pub max_timeout: Duration,
+    /// Maximum time from arrival to the end of a generation, which then ends with what it has. `None`: no bound.
+    pub max_duration: Option<Duration>,
 }
 
 /// The parts of an [`Api`].
@@ -200,6 +203,15 @@ impl Api {
     pub fn set_naming(&self, naming: &Naming) -> bool {
         let id = naming.id();
         self.change(|catalog| catalog.rename(&id, naming))
+    }
+
+    /// Sets how requests are sampled that name no parameters. Whether a model of this id is in memory and generates.
+    pub fn set_sampling(&self, id: &str, configured: SamplingDefaults) -> bool {
+        let catalog = self.catalog();
+        let Some(served) = catalog.at(id).and_then(Entry::served) else { return false };
+        let Backend::Generate(generator) = &served.model.backend else { return false };
+        generator.sampling.set(configured);
+        true
     }
 
     /// How the model of this id is used, if it is in memory.

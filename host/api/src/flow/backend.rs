@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
-use camshaft_core::message::{Event, Start};
+use camshaft_core::message::{Event, OpenSession, Start};
 use camshaft_core::policy::{Hints, PolicySet, Principal, Priority};
+use camshaft_core::sampling::{SamplingDefaults, SamplingParams};
 use camshaft_core::segments::Namespace;
 use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
@@ -91,12 +93,40 @@ pub struct TextModel {
 #[derive(Debug, Clone)]
 pub struct GenerateBackend {
     pub text: TextModel,
+    /// What the operator says of requests that name no sampling parameters.
+    pub sampling: ConfiguredSampling,
     /// They keep its weights in memory: dropped before `pool`, which hears then that nobody can ask any more.
     pub adapters: Arc<Adapters>,
     /// To the pool's thread. Bounded: a full channel means overload.
     pub pool: Sender<PoolMessage>,
     /// Whether its queue takes more requests, as it was lately.
     pub accepts: Arc<AtomicBool>,
+}
+
+impl GenerateBackend {
+    /// The sampling parameters of a request that names none: as the operator says, else as the model's file says, else OpenAI's.
+    pub fn sampling(&self) -> SamplingParams {
+        self.sampling.get().over(self.text.info.sampling).params()
+    }
+}
+
+/// Sampling parameters that an operator gives a model's requests, which may change while it is served.
+#[derive(Debug, Clone, Default)]
+pub struct ConfiguredSampling(Arc<ArcSwap<SamplingDefaults>>);
+
+impl ConfiguredSampling {
+    pub fn new(configured: SamplingDefaults) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(configured)))
+    }
+
+    pub fn get(&self) -> SamplingDefaults {
+        **self.0.load()
+    }
+
+    /// Of later requests.
+    pub fn set(&self, configured: SamplingDefaults) {
+        self.0.store(Arc::new(configured));
+    }
 }
 
 /// An embedding model.
@@ -178,6 +208,11 @@ pub enum PoolMessage {
         namespace: Namespace,
         session: SessionId,
         reply: oneshot::Sender<bool>,
+    },
+    /// Lists the open sessions of a whole namespace, those of each worker.
+    ListSessions {
+        namespace: Namespace,
+        reply: oneshot::Sender<Vec<OpenSession>>,
     },
     /// Nobody uses an adapter any more that was unloaded: workers let go of it.
     ForgetAdapter(AdapterDigest),

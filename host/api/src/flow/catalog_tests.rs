@@ -22,7 +22,7 @@ fn served(naming: Naming, accepts: bool) -> Entry {
     let (pool, _) = crossbeam_channel::bounded(1);
     let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
     let (adapters, accepts) = (Arc::default(), Arc::new(AtomicBool::new(accepts)));
-    let backend = Backend::Generate(GenerateBackend { text, adapters, pool, accepts });
+    let backend = Backend::Generate(GenerateBackend { text, sampling: Default::default(), adapters, pool, accepts });
     let model = Model { id: naming.id(), naming: naming.clone(), health, created: 7, backend };
     Entry { naming, held: Held::Served(Served::new(model).unwrap()) }
 }

@@ -9,7 +9,8 @@ use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::flow::served::Served;
 use crate::wire::fields::Fields;
 use crate::wire::json::Body;
-use crate::wire::messages;
+use crate::wire::messages::{self, Conversation, Ending};
+use crate::wire::types::known;
 
 /// The field that holds the prompt.
 pub(crate) const MESSAGES: &str = "messages";
@@ -18,14 +19,17 @@ pub(crate) const MESSAGES: &str = "messages";
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
     let fields = body.fields();
+    context.known(&fields, &known::CHAT);
     let served = &context.model(&fields)?;
     served.pool()?;
     let adapters = context.adapters(&fields, served)?;
     let settings = context.settings(&fields, served, Endpoint::Chat)?;
     let logprobs = logprobs(&fields)?;
-    let Rendered { tokens, .. } = render(context, &fields, served)?;
+    let text = served.text()?;
+    let most = context.most_read(&settings, text.info.context_tokens);
+    let Rendered { tokens, .. } = render(context, &fields, served, most)?;
     let prompt = context.prompt(tokens, served, &settings, MESSAGES)?;
-    let (served, vocabulary) = (served.clone(), served.text()?.info.vocabulary.clone());
+    let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
     GenerationRequest {
         endpoint: Endpoint::Chat,
         served,
@@ -34,20 +38,28 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
         settings,
         adapters,
         logprobs,
+        scores_prompts: false,
     }
     .check_choices()
 }
 
-/// The prompt of a chat, for every endpoint that reads one.
+/// The prompt of a chat, for every endpoint that reads one; of one that has many more tokens than `most`, only about as many.
 ///
 /// # Errors
 /// 400: the messages are malformed, or the template refuses them.
-pub(crate) fn render(context: ParseContext<'_>, fields: &Fields<'_>, served: &Served) -> Result<Rendered, FlowError> {
+pub(crate) fn render(
+    context: ParseContext<'_>,
+    fields: &Fields<'_>,
+    served: &Served,
+    most: u32,
+) -> Result<Rendered, FlowError> {
     let messages = messages::read(fields)?;
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
+    let ending = Ending::read(fields, &messages)?;
     context.check()?;
-    prompt::render(served.text()?, served.template()?, &messages, variables, context.aside)
+    let conversation = Conversation { messages: &messages, variables, ending };
+    prompt::render(served.text()?, served.template()?, conversation, most, context.aside)
 }
 
 /// `logprobs` enables them; `top_logprobs` is the number of alternatives per token.

@@ -6,6 +6,7 @@ use crate::flow::adapters::Adapter;
 use crate::flow::api::Found;
 use crate::flow::error::FlowError;
 use crate::flow::served::Served;
+use crate::wire::echo::Shown;
 
 /// The model that a request got, by the name that it asked for.
 #[derive(Debug, Default)]
@@ -16,7 +17,12 @@ struct Choice {
     found: Option<(Option<String>, Found)>,
     /// The client's own timeout, as its body says: one that waits for a model that sleeps has not been read any further.
     timeout: Option<Duration>,
+    /// Names of fields that nobody knows.
+    unknown: Vec<String>,
 }
+
+/// Unknown fields that are noted of a body.
+const UNKNOWN_FIELDS: usize = 16;
 
 impl Chosen {
     fn choice(&self) -> MutexGuard<'_, Choice> {
@@ -26,6 +32,15 @@ impl Chosen {
     /// Notes the timeout in the request's body. One that is wrong is told where the body is read on.
     pub(crate) fn note_timeout<E>(&self, timeout: Result<Option<Duration>, E>) {
         self.choice().timeout = timeout.ok().flatten();
+    }
+
+    /// Notes the first fields of the body that nobody knows, in the place of what was noted when it was read before.
+    pub(crate) fn note_unknown<'n>(&self, names: impl Iterator<Item = &'n str>) {
+        self.choice().unknown = names.take(UNKNOWN_FIELDS).map(|name| Shown(name).to_string()).collect();
+    }
+
+    pub(crate) fn take_unknown(&self) -> Vec<String> {
+        std::mem::take(&mut self.choice().unknown)
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {

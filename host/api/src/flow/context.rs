@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use camshaft_core::engine::{Encode, ModelKind};
 use camshaft_core::ids::Token;
+use camshaft_core::limits;
 use camshaft_core::policy::Target;
 
 use crate::flow::adapters::{self, ChosenAdapters};
@@ -15,8 +16,10 @@ use crate::flow::error::{FlowError, TokenCount, readable};
 use crate::flow::request::{Endpoint, Prompt};
 use crate::flow::served::Served;
 use crate::wire::adapters::{self as wire, Wanted, wanted};
+use crate::wire::extent::ExtentBounds;
 use crate::wire::fields::Fields;
-use crate::wire::params::{self, Bounds, GenerationSettings};
+use crate::wire::params::{self, Bounds, GenerationSettings, Truncate};
+use crate::wire::types::known::Known;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParseContext<'a> {
@@ -77,6 +80,11 @@ impl ParseContext<'_> {
         self.chosen.of(name, || self.api.model_of_kind(name, kind, self.caller))
     }
 
+    /// Notes which fields of a body nobody knows.
+    pub(crate) fn known(&self, fields: &Fields<'_>, known: &Known) {
+        self.chosen.note_unknown(fields.names().filter(|name| !known.contains(name)));
+    }
+
     /// Asks before each long piece of work whether anybody still waits for it.
     ///
     /// # Errors
@@ -117,14 +125,31 @@ impl ParseContext<'_> {
         let target = Target { tenant: &principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() };
         let samplers = if fields.get("samplers").is_some() { policies.samplers(target) } else { Vec::new() };
         let vocabulary_size = served.text()?.info.vocabulary.size();
-        let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
-        Ok(GenerationSettings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)
+        let ApiLimits { max_tokens, max_timeout, max_duration, .. } = self.api.limits();
+        let (least_tokens, unset_tokens) = match endpoint {
+            Endpoint::Chat => (1, max_tokens),
+            // One that echoes its prompt may be about the prompt alone.
+            Endpoint::Completion => {
+                (u32::from(!fields.flag("echo")?.unwrap_or(false)), limits::COMPLETION_TOKENS.min(max_tokens))
+            }
+        };
+        let extent = ExtentBounds { least_tokens, max_tokens, unset_tokens, max_duration };
+        let sampling = &served.generator()?.sampling();
+        Ok(GenerationSettings::read(
+            fields,
+            Bounds { extent, max_timeout, vocabulary_size, samplers: &samplers, sampling },
+        )?)
+    }
+
+    /// Tokens up to which a prompt is read: all of one that is cut at its beginning.
+    pub(crate) fn most_read(&self, settings: &GenerationSettings, context: u32) -> u32 {
+        if settings.truncate.is_some() { u32::MAX } else { context }
     }
 
     /// Checks a prompt against the model's context. `param` is the field that holds the prompt.
     pub(crate) fn prompt(
         &self,
-        tokens: Vec<Token>,
+        mut tokens: Vec<Token>,
         served: &Served,
         settings: &GenerationSettings,
         param: &'static str,
@@ -134,11 +159,21 @@ impl ParseContext<'_> {
             return Err(FlowError::field(param, why));
         }
         let context = served.text()?.info.context_tokens;
+        let wanted = settings.extent.max_tokens;
+        let kept = settings.truncate.map(|truncate| match truncate {
+            Truncate::Last(tokens) => tokens,
+            Truncate::Context => {
+                let output = if settings.extent.max_tokens_set { wanted.max(1) } else { 1 };
+                context.saturating_sub(output).max(1)
+            }
+        });
+        if let Some(kept) = kept {
+            tokens.drain(..tokens.len().saturating_sub(kept as usize));
+        }
         let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);
         if left == 0 {
             return Err(FlowError::ContextLength { tokens: TokenCount::of(tokens.len(), context), context, param });
         }
-        let wanted = settings.max_tokens.unwrap_or(self.api.limits().max_tokens).max(1);
         Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })
     }
 }

@@ -21,6 +21,7 @@ use crate::wire::adapters::wanted;
 use crate::wire::embeddings::{Embeddings, Encoding};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
+use crate::wire::types::known;
 
 const INPUT: &str = "input";
 /// What a number of a vector takes: as it is, and as text.
@@ -35,6 +36,8 @@ struct EmbedRequest {
     /// Length of a vector.
     dimensions: u32,
     timeout: Option<Duration>,
+    /// The end user, for the log.
+    user: Option<String>,
 }
 
 /// # Errors
@@ -46,6 +49,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     // Tokenizing many long inputs takes a while.
     let Accepted { request, priority, .. } = incoming.read(from_header, read).await?;
     drop(span);
+    request.user.iter().for_each(|user| incoming.exchange.set_user(user));
     // A vector takes its numbers, and their text in the answer.
     let (tokens, embedder) = (compute::cost(&request.inputs), request.served.embedder()?);
     let numbers = request.inputs.len() * embedder.dimensions as usize;
@@ -70,10 +74,15 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Accepted<EmbedRequest>,
 
 fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowError> {
     let fields = body.fields();
+    context.known(&fields, &known::EMBEDDINGS);
     let served = &context.model(&fields)?;
     let embedder = served.embedder()?;
     if !wanted(&fields)?.is_empty() {
         return Err(FlowError::field("lora", "lora is only for models that generate"));
+    }
+    if fields.get("truncate_prompt_tokens").is_some() {
+        let message = "truncate_prompt_tokens is not supported for embeddings: a part of a text has another vector";
+        return Err(FlowError::field("truncate_prompt_tokens", message));
     }
     let encoding = Encoding::read(&fields)?;
     let full = embedder.dimensions;
@@ -89,7 +98,8 @@ fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowErr
     };
     let inputs = vectors::inputs(context, &fields, INPUT, served)?;
     let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
-    Ok(EmbedRequest { served: served.clone(), inputs, encoding, dimensions, timeout })
+    let user = params::user(&fields);
+    Ok(EmbedRequest { served: served.clone(), inputs, encoding, dimensions, timeout, user })
 }
 
 impl Validated for EmbedRequest {

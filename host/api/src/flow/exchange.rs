@@ -3,8 +3,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use camshaft_core::ids::SessionId;
 use camshaft_core::policy::Principal;
 use camshaft_core::quota::Standings;
+use sha2::{Digest, Sha256};
 use tracing::{Level, Span};
 
 use crate::flow::metrics::HttpMetrics;
@@ -14,6 +16,8 @@ use crate::wire::echo::Shown;
 
 /// Status that is logged and counted, but never sent: the client left before the response was complete.
 const CLIENT_GONE: u16 = 499;
+/// Bytes of the hash of an end user that are logged.
+const USER_BYTES: usize = 8;
 /// Status of every stream.
 const STREAMED: u16 = 200;
 /// Statuses that streams fail with after their heads: the server's own faults.
@@ -35,6 +39,9 @@ pub(crate) struct Exchange {
     /// The name of the caller's key, or of the caller.
     caller: OnceLock<String>,
     model: OnceLock<String>,
+    /// A hash of the end user that the client names.
+    user: OnceLock<String>,
+    session: OnceLock<String>,
     /// The code of the error that the client was told.
     error: OnceLock<String>,
     standings: OnceLock<Standings>,
@@ -79,6 +86,8 @@ impl Exchange {
             tenant: OnceLock::new(),
             caller: OnceLock::new(),
             model: OnceLock::new(),
+            user: OnceLock::new(),
+            session: OnceLock::new(),
             error: OnceLock::new(),
             standings: OnceLock::new(),
             instead_of: OnceLock::new(),
@@ -112,6 +121,17 @@ impl Exchange {
     /// `model` must be a served model, not just a name from the client.
     pub(crate) fn set_model(&self, model: &str) {
         let _ = self.model.set(model.to_owned());
+    }
+
+    /// The end user whom the client names. Only a hash is kept, which differs for each tenant.
+    pub(crate) fn set_user(&self, user: &str) {
+        let tenant = self.tenant.get().map(String::as_str).unwrap_or_default();
+        let digest = Sha256::new().chain_update(tenant).chain_update([0_u8]).chain_update(user).finalize();
+        let _ = self.user.set(digest.iter().take(USER_BYTES).map(|byte| format!("{byte:02x}")).collect());
+    }
+
+    pub(crate) fn set_session(&self, session: &SessionId) {
+        let _ = self.session.set(session.as_str().to_owned());
     }
 
     /// Sets what the caller has left of its quotas, for the response's headers.
@@ -208,6 +228,8 @@ impl Exchange {
                     caller = self.caller.get(),
                     model = self.model.get(),
                     instead_of = self.instead_of.get(),
+                    user = self.user.get(),
+                    session = self.session.get(),
                     prompt_tokens = self.prompt_tokens.load(Ordering::Relaxed),
                     generated_tokens = self.generated_tokens.load(Ordering::Relaxed),
                     first_token_ms = self.first_token.get().map(|at| milliseconds(at.duration_since(self.started))),

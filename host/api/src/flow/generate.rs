@@ -58,6 +58,8 @@ pub(crate) async fn respond_to<T: Send + 'static>(
     let body_bytes = accepted.context.body.as_ref().map_or(0, |body| body.len());
     share.resize(request.held_bytes().saturating_add(body_bytes).saturating_add(kept_bytes))?;
     exchange.set_model(&request.served.model.id);
+    request.settings.user.iter().for_each(|user| exchange.set_user(user));
+    request.settings.session.iter().for_each(|session| exchange.set_session(session));
     let running = RunningChoices::submit(&api, &caller, &accepted, exchange.clone(), grant)?;
     let request = accepted.request;
     let response = match request.settings.stream {
@@ -110,7 +112,7 @@ impl Validated for GenerationRequest {
             body: draft.body.to_owned(),
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
             max_tokens: self.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
-            max_tokens_set: settings.max_tokens.is_some(),
+            max_tokens_set: settings.extent.max_tokens_set,
             temperature: settings.sampling.temperature,
             top_p: settings.sampling.top_p,
             n: u32::try_from(self.choices().count()).unwrap_or(u32::MAX),

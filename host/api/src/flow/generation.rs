@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use camshaft_core::message::{Delta, Event, FinishReason, Start, Usage};
+use camshaft_core::message::{Delta, Ends, Event, FinishReason, Start, Usage};
 use crossbeam_channel::{Sender, TrySendError};
 use tokio::sync::{mpsc, watch};
 
@@ -94,7 +94,7 @@ impl RunningChoices {
             pool: request.served.pool()?.clone(),
             cut: api.cut(),
             turn: 0,
-            n: request.settings.n as usize,
+            n: request.settings.best_of as usize,
             prompt_tokens,
             first_token_seen: false,
             metrics: api.metrics.of_model(&model.id),
@@ -102,8 +102,10 @@ impl RunningChoices {
             grant,
         };
         let timeout = request.settings.timeout.unwrap_or(api.limits().timeout);
+        // One that may not take as long has its first token by then, or none.
+        let timeout = request.settings.extent.max_duration.map_or(timeout, |most| most.min(timeout));
         let (arrived, deadline) = (Instant::now(), running.exchange.started().checked_add(timeout));
-        let starting = Starting { api, caller, accepted };
+        let starting = Starting { api, caller, accepted, exchange: running.exchange.clone() };
         let (first_reply, mut first_choice) = (FirstReply::default(), None);
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
@@ -209,7 +211,7 @@ impl RunningChoices {
                     reason => Some(Ok(ChoiceEvent::Finished(reason))),
                 }
             }
-            Some(Event::SessionClosed { .. }) => None,
+            Some(Event::SessionClosed { .. } | Event::Sessions { .. }) => None,
             Some(Event::Failed { error, .. }) => {
                 choice.events = None;
                 Some(Err(error.into()))
@@ -284,21 +286,26 @@ struct Starting<'a> {
     api: &'a Api,
     caller: &'a Caller,
     accepted: &'a Accepted<GenerationRequest>,
+    exchange: Arc<Exchange>,
 }
 
 impl Starting<'_> {
     fn start(&self, index: u32, prompt: &Prompt) -> Start {
-        let Self { api, caller, accepted } = self;
+        let Self { api, caller, accepted, exchange } = self;
         let Accepted { request, priority, context } = accepted;
         let settings = &request.settings;
         let mut params = settings.sampling.clone();
         // The choices of a prompt have different seeds. A prompt has the same seeds alone and in a list of prompts.
-        params.seed = params.seed.wrapping_add(u64::from(index % settings.n));
+        params.seed = params.seed.wrapping_add(u64::from(index % settings.best_of));
+        let namespace = caller.principal.namespace();
+        let extent = &settings.extent;
+        // The pool takes off what it waits from now on.
+        let so_far = exchange.started().elapsed();
         Start {
             id: api.next_request(),
             model: request.served.model.id.clone(),
             tenant: caller.principal.tenant.clone(),
-            namespace: caller.principal.namespace(),
+            namespace: settings.cache_key.as_deref().map_or(namespace.clone(), |key| namespace.keyed(key)),
             adapters: request.adapters.set.clone(),
             session: settings.session.clone(),
             priority: *priority,
@@ -311,9 +318,15 @@ impl Starting<'_> {
             samplers: settings.samplers.clone(),
             choice: index,
             max_tokens: prompt.max_tokens,
-            stop: settings.stop.clone(),
-            ignore_eos: settings.ignore_eos,
-            logprobs: request.logprobs,
+            stop: extent.stop.clone(),
+            ignore_eos: extent.ignore_eos,
+            ends: Ends {
+                tokens: extent.stop_tokens.clone(),
+                min_tokens: extent.min_tokens,
+                max_duration: extent.max_duration.map(|most| most.saturating_sub(so_far)),
+            },
+            score_prompt: request.scores_prompts,
+            logprobs: request.told_logprobs(),
             grammar: None,
         }
     }

@@ -80,6 +80,7 @@ impl Incoming {
                 }
                 read => {
                     self.text = String::new();
+                    reading.chosen.take_unknown().iter().for_each(|name| self.api.metrics.unknown_fields.count(name));
                     if let Some(meant) = reading.chosen.instead_of() {
                         self.exchange.set_instead_of(&meant);
                         waiting::wake_meanwhile(&self.api, &meant);

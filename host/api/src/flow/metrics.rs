@@ -1,5 +1,5 @@
 //! The metrics of the HTTP surface.
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
@@ -24,7 +24,34 @@ pub(crate) struct HttpMetrics {
     prompt_tokens: IntCounterVec,
     prompt_tokens_cached: IntCounterVec,
     generated_tokens: IntCounterVec,
+    pub(crate) unknown_fields: UnknownFields,
     latencies: Arc<Mutex<HashMap<String, Latencies>>>,
+}
+
+/// Counts fields that nobody knows, by name. Clients choose the names.
+#[derive(Debug, Clone)]
+pub(crate) struct UnknownFields {
+    counter: IntCounterVec,
+    /// Names that have a series of their own.
+    names: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl UnknownFields {
+    /// Names that have a series of their own: the first ones that come. Others are counted together.
+    const NAMES: usize = 64;
+    /// Characters of a name.
+    const NAME_CHARS: usize = 64;
+    const OTHERS: &str = "other";
+
+    pub(crate) fn count(&self, field: &str) {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '_' };
+        let name: String = field.chars().take(Self::NAME_CHARS).map(plain).collect();
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_own = names.contains(&name) || names.len() < Self::NAMES && names.insert(name.clone());
+        drop(names);
+        let label = if is_own { name.as_str() } else { Self::OTHERS };
+        self.counter.with_label_values(&[label]).inc();
+    }
 }
 
 /// The latest latencies of one model.
@@ -99,8 +126,17 @@ impl HttpMetrics {
                 &["model"],
             )?,
             generated_tokens: counter("camshaft_generated_tokens_total", "Tokens generated.", &["model"])?,
+            unknown_fields: UnknownFields {
+                counter: counter(
+                    "camshaft_unknown_fields_total",
+                    "Fields of bodies that nobody knows, and that were ignored.",
+                    &["field"],
+                )?,
+                names: Arc::default(),
+            },
             latencies: Arc::default(),
         };
+        metrics.unknown_fields.counter.with_label_values(&[UnknownFields::OTHERS]);
         for reason in Rejection::ALL {
             metrics.rejections.with_label_values(&[reason.as_str()]);
         }
@@ -122,5 +158,26 @@ impl HttpMetrics {
     pub(crate) fn latencies(&self, model: &str) -> Latencies {
         let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
         latencies.entry(model.to_owned()).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_fields_have_a_bounded_number_of_short_plain_names() {
+        let registry = Registry::new();
+        let fields = HttpMetrics::register(&registry).unwrap().unknown_fields;
+        let count = |name: &str| fields.counter.with_label_values(&[name]).get();
+        fields.count("a\nb\"\u{e4}");
+        assert_eq!(count("a_b__"), 1);
+        fields.count(&"x".repeat(1 << 20));
+        assert_eq!(count(&"x".repeat(64)), 1);
+        (2..UnknownFields::NAMES).for_each(|n| fields.count(&format!("field{n}")));
+        assert_eq!((count("field63"), count("other")), (1, 0), "at the bound");
+        fields.count("one_more");
+        fields.count("field63");
+        assert_eq!((count("field63"), count("other")), (2, 1));
     }
 }

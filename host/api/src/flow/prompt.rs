@@ -1,13 +1,15 @@
 //! Tokenizes messages, so that no message can spell a control token.
+use std::borrow::Cow;
+
 use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
 use crate::flow::template::ChatTemplate;
-use crate::wire::messages::Message;
+use crate::wire::messages::{Conversation, Ending, Message};
 
 /// Private-use characters around a marker's number. Templates do not change their case or split at them.
 const OPEN: char = '\u{F8F0}';
@@ -22,6 +24,14 @@ enum PromptPart<'a> {
     Content(&'a str),
 }
 
+impl<'a> PromptPart<'a> {
+    fn text(&self) -> &'a str {
+        match *self {
+            Self::Template(text) | Self::Content(text) => text,
+        }
+    }
+}
+
 /// A conversation as the model reads it.
 #[derive(Debug)]
 pub(crate) struct Rendered {
@@ -29,7 +39,7 @@ pub(crate) struct Rendered {
     pub(crate) tokens: Vec<Token>,
 }
 
-/// Renders the conversation, and tokenizes what was rendered.
+/// Renders the conversation, and tokenizes what was rendered; of one that has more than [`readable`] of `most` about as many.
 ///
 /// Usually it tokenizes the rendered text as a whole, as in the model's training. But if a client's text, or the texts
 /// of neighbouring messages together, spell a control token, it renders the conversation with markers in place of the
@@ -40,10 +50,11 @@ pub(crate) struct Rendered {
 pub(crate) fn render(
     model: &TextModel,
     template: &ChatTemplate,
-    messages: &[Message],
-    kwargs: &Map<String, Value>,
+    conversation: Conversation<'_>,
+    most: u32,
     aside: &Aside,
 ) -> Result<Rendered, FlowError> {
+    let Conversation { messages, variables: kwargs, ending } = conversation;
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
@@ -51,24 +62,59 @@ pub(crate) fn render(
         let message = "chat_template_kwargs may not contain the text of a control token";
         return Err(FlowError::field("chat_template_kwargs", message));
     }
+    let (mut marked, mut without_next) = (Cow::Borrowed(messages), Cow::Borrowed(kwargs));
+    if ending != Ending::Next {
+        without_next.to_mut().insert("add_generation_prompt".to_owned(), Value::Bool(false));
+    }
+    let open_end = format!("{OPEN}{}{CLOSE}", rand::random::<u64>());
+    if ending == Ending::Open
+        && let Some(last) = marked.to_mut().last_mut()
+    {
+        last.content.push_str(&open_end);
+    }
+    let (messages, kwargs) = (&*marked, &*without_next);
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
-    let rendered = |pieces: &[PromptPart<'_>]| tokenize(model, pieces, aside).ok_or(FlowError::Cancelled);
+    let mut pieces;
+    let rendered;
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages);
-        let marked = template.render(&markers.messages, kwargs, aside)?;
-        let pieces = markers.split(&marked, messages);
-        let text = pieces.iter().map(|(PromptPart::Template(text) | PromptPart::Content(text))| *text).collect();
-        Ok(Rendered { tokens: rendered(&pieces)?, text })
+        rendered = template.render(&markers.messages, kwargs, aside)?;
+        pieces = markers.split(&rendered, messages);
     } else {
-        let text = template.render(messages, kwargs, aside)?;
-        Ok(Rendered { tokens: rendered(&[PromptPart::Template(&text)])?, text })
+        rendered = template.render(messages, kwargs, aside)?;
+        pieces = vec![PromptPart::Template(&rendered)];
     }
+    if ending == Ending::Open {
+        cut(&mut pieces, &open_end)?;
+    }
+    let tokens = tokenize(model, &pieces, readable(most), aside).ok_or(FlowError::Cancelled)?;
+    Ok(Rendered { tokens, text: pieces.iter().map(PromptPart::text).collect() })
+}
+
+/// Ends a prompt where the last message's text ends.
+fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), FlowError> {
+    // A template may repeat the text before, say as the system's.
+    let last = pieces.iter().rposition(|piece| piece.text().contains(end));
+    let Some(last) = last else {
+        let message =
+            "continue_final_message is not supported here: the model's chat template leaves the last message out";
+        return Err(FlowError::field("continue_final_message", message));
+    };
+    pieces.truncate(last + 1);
+    if let Some(piece) = pieces.last_mut() {
+        let (text, at) = (piece.text(), piece.text().rfind(end).unwrap_or(0));
+        *piece = match piece {
+            PromptPart::Template(_) => PromptPart::Template(&text[..at]),
+            PromptPart::Content(_) => PromptPart::Content(&text[..at]),
+        };
+    }
+    Ok(())
 }
 
 /// `None` if nobody waits for the tokens any more.
-fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
+fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, aside: &Aside) -> Option<Vec<Token>> {
     let bos_text = &model.info.bos_text;
-    let (abandoned, most) = (Some(aside.abandoned()), readable(model.info.context_tokens));
+    let abandoned = Some(aside.abandoned());
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.

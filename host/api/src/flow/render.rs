@@ -19,6 +19,8 @@ struct Envelope {
     created: u64,
     model: String,
     fingerprint: String,
+    /// That the request named.
+    session: Option<String>,
 }
 
 /// A response, or one chunk of it.
@@ -29,6 +31,8 @@ struct Object<'a, C> {
     created: u64,
     model: &'a str,
     system_fingerprint: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a str>,
     choices: &'a [C],
     /// Absent, `null`, or present.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +50,7 @@ impl Envelope {
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
             model: request.model_name().to_owned(),
             fingerprint: request.served.fingerprint.clone(),
+            session: request.settings.session.as_ref().map(|session| session.as_str().to_owned()),
         }
     }
 
@@ -55,8 +60,9 @@ impl Envelope {
         choices: &'a [C],
         usage: Option<Option<UsageObject>>,
     ) -> Object<'a, C> {
-        let Self { id, created, model, fingerprint } = self;
-        Object { id, object, created: *created, model, system_fingerprint: fingerprint, choices, usage }
+        let Self { id, created, model, fingerprint, session } = self;
+        let session_id = session.as_deref();
+        Object { id, object, created: *created, model, system_fingerprint: fingerprint, session_id, choices, usage }
     }
 }
 
@@ -76,7 +82,20 @@ impl From<FinishReason> for Finish {
             FinishReason::Stop => Finish::Stop,
             FinishReason::Filtered => Finish::ContentFilter,
             // `RunningChoices` turns a cancelled generation into an error.
-            FinishReason::Length | FinishReason::Cancelled => Finish::Length,
+            FinishReason::Length | FinishReason::Expired | FinishReason::Cancelled => Finish::Length,
         }
+    }
+}
+
+/// What OpenAI's shapes have no word for, of one choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct ChoiceNote {
+    finish_detail: &'static str,
+}
+
+impl ChoiceNote {
+    /// `None`: `finish_reason` says it all.
+    fn of(reason: FinishReason) -> Option<Self> {
+        (reason == FinishReason::Expired).then_some(Self { finish_detail: "max_duration" })
     }
 }

@@ -67,8 +67,8 @@ fn render(context: ParseContext<'_>, body: &Body) -> Result<Rendered, FlowError>
     let fields = body.fields();
     let served = context.model(&fields)?;
     served.pool()?;
-    let rendered = chat::render(context, &fields, &served)?;
     let most = served.text()?.info.context_tokens;
+    let rendered = chat::render(context, &fields, &served, most)?;
     let tokens = TokenCount::of(rendered.tokens.len(), most);
     match tokens {
         TokenCount::Exactly(_) => Ok(rendered),

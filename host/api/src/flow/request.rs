@@ -33,13 +33,15 @@ pub(crate) struct GenerationRequest {
     pub(crate) adapters: ChosenAdapters,
     /// Number of alternatives to report per token; `None`: no log-probabilities.
     pub(crate) logprobs: Option<u32>,
+    /// Report the log-probabilities of the prompts' tokens, too.
+    pub(crate) scores_prompts: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Prompt {
     /// At least one token, and at least one less than the context.
     pub(crate) tokens: Arc<[Token]>,
-    /// Maximum number of tokens that each choice may generate within the context; at least 1.
+    /// Maximum number of tokens that each choice may generate within the context.
     pub(crate) max_tokens: u32,
     /// The prompt's text if the response echoes it, otherwise empty.
     pub(crate) echo: String,
@@ -59,12 +61,13 @@ impl GenerationRequest {
     /// # Errors
     /// 400 if prompts and `n` together make too many choices.
     pub(crate) fn check_choices(self) -> Result<Self, FlowError> {
-        let choices = self.prompts.len() as f64 * f64::from(self.settings.n);
+        let choices = self.prompts.len() as f64 * f64::from(self.settings.best_of);
         if limits::CHOICES.contains(choices) {
             return Ok(self);
         }
         let max = limits::CHOICES.max;
-        Err(FlowError::field("n", format!("prompts times n must be at most {max} choices, got {choices}")))
+        let name = if self.settings.best_of > self.settings.n { "best_of" } else { "n" };
+        Err(FlowError::field(name, format!("prompts times {name} must be at most {max} choices, got {choices}")))
     }
 
     /// The model's name, as the client has it.
@@ -72,9 +75,24 @@ impl GenerationRequest {
         self.adapters.name.as_deref().unwrap_or(&self.served.model.id)
     }
 
-    /// The prompts of all choices, in the order of the choices' indices.
+    /// The prompts of all choices that are generated, those of a prompt one after the other.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &Prompt> {
-        self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.n as usize))
+        self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.best_of as usize))
+    }
+
+    /// Whether more choices are generated than answered.
+    pub(crate) fn chooses(&self) -> bool {
+        self.settings.best_of > self.settings.n
+    }
+
+    /// Number of alternatives that the worker reports per token.
+    pub(crate) fn told_logprobs(&self) -> Option<u32> {
+        self.logprobs.or(self.chooses().then_some(0))
+    }
+
+    /// Log-probabilities of a prompt that come before those of what is generated.
+    pub(crate) fn scored(&self, prompt: &Prompt) -> usize {
+        if self.scores_prompts { prompt.tokens.len() - 1 } else { 0 }
     }
 
     /// Upper bound of the tokens that the request uses, prompts and output together.
@@ -85,8 +103,9 @@ impl GenerationRequest {
     /// What the request takes in memory until it ends, besides the text that it generates.
     pub(crate) fn held_bytes(&self) -> usize {
         let of_choice = |prompt: &Prompt| {
-            let kept = self.logprobs.filter(|_| !self.settings.stream);
-            let logprobs = kept.map_or(0, |count| budget::logprob_bytes(prompt.max_tokens as usize, count));
+            let kept = self.told_logprobs().filter(|_| !self.settings.stream);
+            let tokens = self.scored(prompt).saturating_add(prompt.max_tokens as usize);
+            let logprobs = kept.map_or(0, |count| budget::logprob_bytes(tokens, count));
             CHOICE_BYTES.saturating_add(budget::text_bytes(prompt.echo.len())).saturating_add(logprobs)
         };
         let tokens = self.prompt_tokens() as usize * TOKEN_BYTES;

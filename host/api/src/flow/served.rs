@@ -7,7 +7,7 @@ use camshaft_core::engine::ModelKind;
 use crossbeam_channel::Sender;
 
 use crate::flow::adapters::Adapters;
-use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage, PredictBackend, TextModel};
+use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::error::FlowError;
 use crate::flow::template::ChatTemplate;
 
@@ -60,8 +60,14 @@ impl Served {
     /// # Errors
     /// 400 for a model of another kind.
     pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
+        Ok(&self.generator()?.pool)
+    }
+
+    /// # Errors
+    /// 400 for a model of another kind.
+    pub(crate) fn generator(&self) -> Result<&GenerateBackend, FlowError> {
         match &self.model.backend {
-            Backend::Generate(generator) => Ok(&generator.pool),
+            Backend::Generate(generator) => Ok(generator),
             _ => Err(self.is_not(ModelKind::Generate)),
         }
     }

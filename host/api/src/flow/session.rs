@@ -1,9 +1,11 @@
-//! Closes a session, so that its KV may be evicted.
+//! Lists sessions, and closes one, so that its KV may be evicted.
 use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::adapters::AdapterSet;
 use camshaft_core::ids::SessionId;
+use camshaft_core::message::OpenSession;
+use camshaft_core::segments::Namespace;
 use crossbeam_channel::TrySendError;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -15,6 +17,8 @@ use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::served::Served;
 use crate::wire::error::RequestError;
+use crate::wire::types::known;
+use crate::wire::types::tokens::{Session, SessionList};
 use crate::wire::{json, params};
 
 /// Time for a worker to answer, which it does between two steps. Past it, the server counts as overloaded.
@@ -28,30 +32,74 @@ pub(crate) struct Closed {
     closed: bool,
 }
 
-/// Body: `{"model","session_id","lora"}`: a session is one of the adapters that it was used with. Closing an unknown or closed session is no error: `closed` is false then.
+/// Body: `{"model","session_id","lora","prompt_cache_key"}`: a session is one of the adapters and the key that it was used with. Closing an unknown or closed session is no error: `closed` is false then.
 ///
 /// # Errors
 /// 400 for a bad body, 503 if no worker answers.
 pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
-    let (served, session, adapters) = incoming.read(None, read).await?;
+    let Asked { served, session, adapters, cache_key } = incoming.read(None, read).await?;
     let id = session.as_str().to_owned();
     let (reply, answer) = oneshot::channel();
-    let namespace = incoming.caller.principal.namespace().under(&adapters);
+    incoming.exchange.set_session(&session);
+    let whole = incoming.caller.principal.namespace();
+    let namespace = cache_key.map_or(whole.clone(), |key| whole.keyed(&key)).under(&adapters);
     let message = PoolMessage::CloseSession { namespace, session, reply };
-    served.pool()?.try_send(message).map_err(|error| match error {
-        TrySendError::Full(_) => FlowError::Overloaded,
-        TrySendError::Disconnected(_) => FlowError::PoolGone,
-    })?;
+    send(&served, message)?;
     let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| FlowError::Overloaded)?;
     let closed = answer.map_err(|_| FlowError::WorkerLost)?;
     Ok(Closed { id, object: "session.closed", closed })
 }
 
-fn read(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, SessionId, AdapterSet), FlowError> {
+/// A session to close.
+struct Asked {
+    served: Arc<Served>,
+    session: SessionId,
+    adapters: AdapterSet,
+    cache_key: Option<String>,
+}
+
+/// The sessions of a whole namespace, the next to expire first. One that several workers have is listed once.
+///
+/// # Errors
+/// 400 for a model that generates nothing, 503 if no worker answers.
+pub(crate) async fn list(served: &Served, namespace: Namespace) -> Result<SessionList, FlowError> {
+    let (reply, answer) = oneshot::channel();
+    let message = PoolMessage::ListSessions { namespace, reply };
+    send(served, message)?;
+    let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| FlowError::Overloaded)?;
+    let mut open = answer.map_err(|_| FlowError::WorkerLost)?;
+    open.sort_by(|one, other| {
+        let key = |session: &OpenSession| (session.namespace.clone(), session.session.as_str().to_owned());
+        (key(one), other.expires_in).cmp(&(key(other), one.expires_in))
+    });
+    open.dedup_by(|later, kept| (&later.namespace, &later.session) == (&kept.namespace, &kept.session));
+    open.sort_by_key(|session| session.expires_in);
+    let one = |open: OpenSession| Session {
+        id: open.session.as_str().to_owned(),
+        object: "session".to_owned(),
+        model: served.model.id.clone(),
+        tokens: open.tokens,
+        expires_in_seconds: open.expires_in.as_secs(),
+        prompt_cache_key: open.namespace.key().map(str::to_owned),
+        adapted: open.namespace.is_adapted(),
+    };
+    Ok(SessionList { object: "list".to_owned(), data: open.into_iter().map(one).collect() })
+}
+
+fn send(served: &Served, message: PoolMessage) -> Result<(), FlowError> {
+    served.pool()?.try_send(message).map_err(|error| match error {
+        TrySendError::Full(_) => FlowError::Overloaded,
+        TrySendError::Disconnected(_) => FlowError::PoolGone,
+    })
+}
+
+fn read(context: ParseContext<'_>, text: &str) -> Result<Asked, FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
-    let served = &context.model(&fields)?;
+    context.known(&fields, &known::CLOSE_SESSION);
+    let served = context.model(&fields)?;
     let required = || RequestError::field("session_id", "session_id is required");
-    let adapters = context.adapters(&fields, served)?;
-    Ok((served.clone(), params::session(&fields)?.ok_or_else(required)?, adapters.set))
+    let adapters = context.adapters(&fields, &served)?.set;
+    let cache_key = params::cache_key(&fields)?;
+    Ok(Asked { session: params::session(&fields)?.ok_or_else(required)?, served, adapters, cache_key })
 }

@@ -13,6 +13,7 @@ use crate::flow::kept;
 use crate::flow::served::Served;
 use crate::flow::tokenized::{self, Tokenized};
 use crate::wire::lists::IdLists;
+use crate::wire::types::known;
 use crate::wire::{json, params, tokens};
 
 /// What a token takes, with the room that lists have left: its id and its offsets.
@@ -40,6 +41,7 @@ pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowErr
 fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
+    context.known(&fields, &known::TOKENIZE);
     let served = &context.model(&fields)?;
     fields.require("text")?;
     let text = fields.text("text")?.unwrap_or_default();
@@ -73,6 +75,7 @@ pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Response, FlowE
 fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Vec<Token>, usize), FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
+    context.known(&fields, &known::DETOKENIZE);
     let served = &context.model(&fields)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);

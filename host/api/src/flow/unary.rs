@@ -15,7 +15,7 @@ pub(crate) async fn respond(
     request: GenerationRequest,
     mut share: Share,
 ) -> Result<Response, FlowError> {
-    let mut choices: Vec<Collected> = request.choices().map(|prompt| Collected::new(&prompt.echo)).collect();
+    let mut choices: Vec<Collected> = request.choices().map(|prompt| Collected::new(&request, prompt)).collect();
     while let Some((index, output)) = running.next().await {
         match output? {
             ChoiceEvent::Queued(_) | ChoiceEvent::Started => {}
@@ -28,5 +28,6 @@ pub(crate) async fn respond(
         }
     }
     let totals = running.totals();
+    let choices = whole::likeliest(&request, choices);
     kept::rendered(share, move |share| whole::respond(&request, &choices, totals, share)).await
 }

@@ -1,12 +1,12 @@
 //! The routes: one table that says who may call each of them. Both routers are built from it.
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
+use axum::{Extension, Router};
 use camshaft_core::policy::guarded;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -15,10 +15,11 @@ use crate::flow::api::Api;
 use crate::http::admin_access::{self, AdminAccess};
 use crate::http::auth::Guard;
 use crate::http::error::ApiError;
+use crate::http::openapi::{Document, PublicRoute};
 use crate::http::public_access::PublicAccess;
 use crate::http::{
     adapter_admin, admin, auth, cors, encoding, endpoints, head, health, inference, model_admin, models, observe,
-    paths, policy_admin, stats,
+    openapi, paths, policy_admin, stats,
 };
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
@@ -100,6 +101,8 @@ pub const ROUTES: &[Route] = &[
     polled("/readyz", Access::Open, || get(health::ready)),
     polled("/ready", Access::Open, || get(health::ready)),
     polled(paths::OPEN_READY, Access::Open, || get(inference::ready)),
+    getting(openapi::OPENAPI, Access::Open, || get(openapi::openapi)),
+    getting(openapi::DOCS, Access::Open, || get(openapi::docs)),
     polled(guarded::METRICS, Access::Monitoring, || get(health::metrics)),
     getting(guarded::STATS, Access::Monitoring, || get(stats::stats)),
     posting(guarded::CHAT, Access::Guarded, || post(endpoints::chat)),
@@ -122,6 +125,7 @@ pub const ROUTES: &[Route] = &[
     posting(paths::OPEN_INDEX, Access::Guarded, || post(inference::index)),
     getting(guarded::MODEL, Access::Guarded, || get(models::show)),
     getting(paths::OPEN_MODEL, Access::Guarded, || get(inference::describe)),
+    getting(guarded::SESSIONS, Access::Guarded, || get(models::sessions)),
     posting(guarded::CLOSE_SESSION, Access::Guarded, || post(endpoints::close_session)),
     posting(guarded::TOKENIZE, Access::Guarded, || post(endpoints::tokenize)),
     posting(paths::TEMPLATE, Access::Guarded, || post(endpoints::template)),
@@ -148,6 +152,17 @@ pub const ROUTES: &[Route] = &[
     posting("/admin/resume", Access::Operators, || post(admin::resume)),
     posting("/admin/reload", Access::Operators, || post(admin::reload)),
 ];
+
+/// What both listeners say of the public one's routes.
+static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
+    let public = ROUTES.iter().filter(|route| route.access != Access::Operators);
+    Document::of(public.map(|route| PublicRoute {
+        method: route.method,
+        path: route.path,
+        shown: route.shown(),
+        open: route.access == Access::Open,
+    }))
+});
 
 /// The router of the public listener. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
 pub fn public_router(api: Arc<Api>, access: PublicAccess) -> Router {
@@ -205,7 +220,7 @@ fn whole(routes: Router<Arc<Api>>) -> Router<Arc<Api>> {
 /// Wraps the routes in the layers that see every request and its last response.
 fn finish(routes: Router<Arc<Api>>, api: Arc<Api>) -> Router {
     let observed = from_fn_with_state(api.clone(), observe::observe);
-    routes.layer(from_fn(head::check)).layer(observed).with_state(api)
+    routes.layer(Extension(DOCUMENT.clone())).layer(from_fn(head::check)).layer(observed).with_state(api)
 }
 
 /// Clients' base URL ends with `/v1`; one that lacks it, or has it twice, is the usual mistake.

@@ -37,6 +37,11 @@ impl<'a> Fields<'a> {
         format!("{}{name}", self.prefix)
     }
 
+    /// The names of all fields that are not null, in their order.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.map.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
+    }
+
     /// The value under `name`; `null` counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())

@@ -1,11 +1,14 @@
 //! Reads the messages of a chat request.
 use camshaft_core::limits;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::{Fields, wrong_type};
+
+const CONTINUE: &str = "continue_final_message";
+const GENERATION_PROMPT: &str = "add_generation_prompt";
 
 /// A message as chat templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -20,6 +23,48 @@ pub(crate) enum Role {
     System,
     User,
     Assistant,
+}
+
+/// Messages with what else a chat template is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conversation<'a> {
+    pub(crate) messages: &'a [Message],
+    /// Further variables.
+    pub(crate) variables: &'a Map<String, Value>,
+    pub(crate) ending: Ending,
+}
+
+/// What the prompt of a conversation ends with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The beginning of the assistant's next message.
+    #[default]
+    Next,
+    /// The end of the last message.
+    Last,
+    /// The text of the last message, which goes on.
+    Open,
+}
+
+impl Ending {
+    /// Reads `add_generation_prompt` and `continue_final_message`.
+    ///
+    /// # Errors
+    /// 400: both are true, or the last message is none of the assistant's with a text that could go on.
+    pub(crate) fn read(fields: &Fields<'_>, messages: &[Message]) -> Result<Self, RequestError> {
+        let goes_on = fields.flag(CONTINUE)?.unwrap_or(false);
+        let begins = fields.flag(GENERATION_PROMPT)?;
+        let refuse = |why: &str| Err(RequestError::field(CONTINUE, format!("{CONTINUE} {why}")));
+        match (goes_on, begins) {
+            (false, None | Some(true)) => Ok(Self::Next),
+            (false, Some(false)) => Ok(Self::Last),
+            (true, Some(true)) => refuse(&format!("and {GENERATION_PROMPT} may not both be true")),
+            (true, None | Some(false)) => match messages.last() {
+                Some(last) if last.role == Role::Assistant && !last.content.trim().is_empty() => Ok(Self::Open),
+                _ => refuse("needs a last message of the assistant with a text"),
+            },
+        }
+    }
 }
 
 /// Reads `messages`.

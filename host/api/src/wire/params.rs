@@ -3,23 +3,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use camshaft_core::ids::{PolicyName, SessionId, Token};
+use camshaft_core::ids::{PolicyName, SessionId};
 use camshaft_core::limits::{self, Range};
 use camshaft_core::policy::Hints;
-use camshaft_core::sampling::{LogitBias, SamplingParams};
+use camshaft_core::sampling::SamplingParams;
 use serde_json::Value;
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+use crate::wire::extent::{Extent, ExtentBounds};
 use crate::wire::fields::{self, Fields};
+use crate::wire::sampling;
 
 /// Header with the timeout: seconds from arrival to the first token.
 pub(crate) const TIMEOUT_HEADER: &str = "x-request-timeout";
 const MIN_TIMEOUT: f64 = 0.001;
-/// Temperatures below this are greedy: dividing logits by less would overflow.
-const GREEDY_TEMPERATURE: f32 = 1e-5;
 /// Fields that no engine here supports. They are refused unless absent, null or empty.
-const UNSUPPORTED: [&str; 13] = [
+const UNSUPPORTED: [&str; 12] = [
     "tools",
     "functions",
     "audio",
@@ -31,38 +31,57 @@ const UNSUPPORTED: [&str; 13] = [
     "guided_choice",
     "guided_grammar",
     "structured_outputs",
-    "suffix",
     "web_search_options",
 ];
+/// Fields that change the answer in a way that is not served, with the reason. They are refused unless absent, null or false.
+const REFUSED: [(&str, &str); 2] = [
+    ("use_beam_search", "sequences are sampled one by one; best_of returns the likeliest of several"),
+    ("chat_template", "a model's chats are rendered with its own template"),
+];
 
-/// The bounds against which a request is checked.
+/// The bounds against which a request is checked, and its model's defaults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
-    pub(crate) max_tokens: u32,
+    pub(crate) extent: ExtentBounds,
     pub(crate) max_timeout: Duration,
     pub(crate) vocabulary_size: usize,
     pub(crate) samplers: &'a [PolicyName],
+    /// Of a request that names no parameters.
+    pub(crate) sampling: &'a SamplingParams,
 }
 
 /// How to generate, as the client asked for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GenerationSettings {
     pub(crate) sampling: SamplingParams,
-    /// `None` if the client did not set it.
-    pub(crate) max_tokens: Option<u32>,
-    pub(crate) stop: Vec<String>,
-    /// Number of choices per prompt.
+    pub(crate) extent: Extent,
+    /// Number of choices that are answered per prompt.
     pub(crate) n: u32,
+    /// Number of choices that are generated per prompt, at least `n`: the likeliest of them are answered.
+    pub(crate) best_of: u32,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) samplers: Option<Vec<String>>,
-    pub(crate) ignore_eos: bool,
     /// The session that pins the request's KV in the prefix cache.
     pub(crate) session: Option<SessionId>,
+    /// The part of the caller's cached prefixes that the request shares.
+    pub(crate) cache_key: Option<String>,
+    /// Tokens that are left of a prompt that is longer.
+    pub(crate) truncate: Option<Truncate>,
+    /// The end user, for the log.
+    pub(crate) user: Option<String>,
     /// What the client says for scheduler policies to read.
     pub(crate) hints: Arc<Hints>,
     /// Maximum time from arrival to the first token.
     pub(crate) timeout: Option<Duration>,
+}
+
+/// How much is left of a long prompt: its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Truncate {
+    Last(u32),
+    /// What the context has room for beside the output.
+    Context,
 }
 
 impl GenerationSettings {
@@ -72,26 +91,20 @@ impl GenerationSettings {
     /// 400 that names the field, its value and what is allowed.
     pub(crate) fn read(fields: &Fields<'_>, bounds: Bounds<'_>) -> Result<Self, RequestError> {
         refuse_unsupported(fields)?;
-        let n = fields.integer("n", limits::CHOICES)?.unwrap_or(1);
-        if let Some(best_of) = fields.integer("best_of", limits::CHOICES)?
-            && best_of > n
-        {
-            return Err(RequestError::field(
-                "best_of",
-                format!("best_of above n ({n}) is not supported, got {best_of}"),
-            ));
-        }
         let stream = fields.flag("stream")?.unwrap_or(false);
+        let n = fields.integer("n", limits::CHOICES)?.unwrap_or(1);
         Ok(Self {
-            sampling: sampling(fields, bounds.vocabulary_size)?,
-            max_tokens: max_tokens(fields, bounds.max_tokens)?,
-            stop: stop(fields)?,
+            sampling: sampling::read(fields, bounds.vocabulary_size, bounds.sampling)?,
+            extent: Extent::read(fields, bounds.extent, bounds.vocabulary_size)?,
             n,
+            best_of: best_of(fields, n, stream)?,
             stream,
             include_usage: include_usage(fields, stream)?,
             samplers: samplers(fields, bounds.samplers)?,
-            ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             session: session(fields)?,
+            cache_key: cache_key(fields)?,
+            truncate: truncate(fields)?,
+            user: user(fields),
             hints: hints(fields)?.into(),
             timeout: timeout(fields, bounds.max_timeout)?,
         })
@@ -104,6 +117,16 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
         if fields.get(name).is_some_and(|value| !is_empty(value)) {
             return Err(RequestError::field(name, format!("{name} is not supported")));
         }
+    }
+    for (name, why) in REFUSED {
+        if fields.get(name).is_some_and(|value| *value != Value::Bool(false) && !is_empty(value)) {
+            return Err(RequestError::field(name, format!("{name} is not supported: {why}")));
+        }
+    }
+    let mut modalities = fields.list("modalities")?.into_iter().flatten().enumerate();
+    if let Some((at, other)) = modalities.find(|(_, value)| *value != "text") {
+        let message = format!("modalities may hold text only, got {}", Shown(&other.to_string()));
+        return Err(RequestError::field(format!("modalities[{at}]"), message));
     }
     let Some(format) = fields.get("response_format") else { return Ok(()) };
     match Fields::of(format, "response_format")?.text("type")? {
@@ -124,89 +147,44 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParams, RequestError> {
-    let defaults = SamplingParams::default();
-    let number = |name, range, default: f32| fields.number(name, range).map(|n| n.map_or(default, |n| n as f32));
-    let temperature = number("temperature", limits::TEMPERATURE, defaults.temperature)?;
-    let penalty_name = if fields.get("repeat_penalty").is_some() { "repeat_penalty" } else { "repetition_penalty" };
-    Ok(SamplingParams {
-        temperature: if temperature < GREEDY_TEMPERATURE { 0.0 } else { temperature },
-        top_k: fields.integer("top_k", limits::TOP_K)?.unwrap_or(defaults.top_k),
-        // OpenAI allows 0, but the kernels need a positive number. The smallest one has the same effect: it keeps only
-        // the most probable token.
-        top_p: number("top_p", limits::TOP_P, defaults.top_p)?.max(f32::MIN_POSITIVE),
-        min_p: number("min_p", limits::MIN_P, defaults.min_p)?,
-        typical_p: number("typical_p", limits::TYPICAL_P, defaults.typical_p)?.max(f32::MIN_POSITIVE),
-        repeat_penalty: number(penalty_name, limits::REPEAT_PENALTY, defaults.repeat_penalty)?,
-        repeat_last_n: fields.integer("repeat_last_n", limits::REPEAT_LAST_N)?.unwrap_or(defaults.repeat_last_n),
-        frequency_penalty: number("frequency_penalty", limits::FREQUENCY_PENALTY, defaults.frequency_penalty)?,
-        presence_penalty: number("presence_penalty", limits::PRESENCE_PENALTY, defaults.presence_penalty)?,
-        logit_bias: logit_bias(fields, vocabulary_size)?,
-        seed: seed(fields)?,
-    })
-}
-
-/// Reads any 64-bit integer, signed or not. Without one, the seed is random.
-fn seed(fields: &Fields<'_>) -> Result<u64, RequestError> {
-    let Some(value) = fields.get("seed") else { return Ok(rand::random()) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
-    seed.ok_or_else(|| fields::wrong_type("seed", "a 64-bit integer", value))
-}
-
-fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBias>, RequestError> {
-    let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
-    if map.len() > limits::LOGIT_BIAS_ENTRIES {
-        let max = limits::LOGIT_BIAS_ENTRIES;
-        return Err(RequestError::field("logit_bias", format!("logit_bias has {} entries, at most {max}", map.len())));
+/// Choices that are generated for each prompt.
+fn best_of(fields: &Fields<'_>, n: u32, stream: bool) -> Result<u32, RequestError> {
+    let best_of = fields.integer("best_of", limits::CHOICES)?.unwrap_or(n);
+    let refuse = |message: String| Err(RequestError::field("best_of", message));
+    if best_of < n {
+        return refuse(format!("best_of must be at least n ({n}), got {best_of}"));
     }
-    let entry = |(key, value): (&String, &Value)| {
-        let known = |token: &u32| (*token as usize) < vocabulary_size;
-        // Two spellings of one token would be two entries.
-        let spelled = |token: &u32| token.to_string() == *key;
-        let Some(token) = key.parse::<u32>().ok().filter(known).filter(spelled) else {
-            let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {:?}", Shown(key));
-            return Err(RequestError::field("logit_bias", message));
-        };
-        let bias = fields::number(value, &format!("logit_bias.{token}"), limits::LOGIT_BIAS)?;
-        Ok(LogitBias { token: Token(token), bias: bias as f32 })
-    };
-    map.iter().map(entry).collect()
+    if best_of > n && stream {
+        let why = "which choices are the likeliest is known at their end";
+        return refuse(format!("best_of above n ({n}) is not supported when stream is true, got {best_of}: {why}"));
+    }
+    Ok(best_of)
 }
 
-/// Reads `max_completion_tokens`, or else its older name `max_tokens`.
-fn max_tokens(fields: &Fields<'_>, max: u32) -> Result<Option<u32>, RequestError> {
-    let range = Range { min: 1.0, max: f64::from(max) };
-    let old = fields.integer("max_tokens", range)?;
-    Ok(fields.integer("max_completion_tokens", range)?.or(old))
+/// Reads `truncate_prompt_tokens`: -1 is as many as there is room for.
+fn truncate(fields: &Fields<'_>) -> Result<Option<Truncate>, RequestError> {
+    const NAME: &str = "truncate_prompt_tokens";
+    match fields.get(NAME) {
+        Some(value) if value.as_i64() == Some(-1) => Ok(Some(Truncate::Context)),
+        _ => Ok(fields.integer(NAME, limits::TRUNCATED_TOKENS)?.map(Truncate::Last)),
+    }
 }
 
-fn stop(fields: &Fields<'_>) -> Result<Vec<String>, RequestError> {
-    let texts = match fields.get("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::String(text)) => vec![text],
-        Some(Value::Array(list)) => {
-            let text = |value: &'_ Value| matches!(value, Value::String(_));
-            if let Some(other) = list.iter().find(|value| !text(value)) {
-                return Err(fields::wrong_type("stop", "a string or a list of strings", other));
-            }
-            list.iter().filter_map(|value| if let Value::String(text) = value { Some(text) } else { None }).collect()
-        }
-        Some(other) => return Err(fields::wrong_type("stop", "a string or a list of strings", other)),
-    };
-    let (strings, bytes) = (limits::STOP_STRINGS, limits::STOP_BYTES);
-    if texts.len() > strings {
-        return Err(RequestError::field(
-            "stop",
-            format!("stop may hold at most {strings} strings, got {}", texts.len()),
-        ));
+/// The end user whom the client names, by either name of the field. Another type is ignored, as nothing depends on it.
+pub(crate) fn user(fields: &Fields<'_>) -> Option<String> {
+    let named = |name| fields.get(name).and_then(Value::as_str).filter(|user| !user.is_empty());
+    named("safety_identifier").or_else(|| named("user")).map(|user| user.chars().take(limits::USER_CHARS).collect())
+}
+
+/// Reads `prompt_cache_key`, a name that the client chooses.
+pub(crate) fn cache_key(fields: &Fields<'_>) -> Result<Option<String>, RequestError> {
+    const NAME: &str = "prompt_cache_key";
+    let Some(key) = fields.text(NAME)? else { return Ok(None) };
+    let max = limits::CACHE_KEY_BYTES;
+    if key.is_empty() || key.len() > max {
+        return Err(RequestError::field(NAME, format!("{NAME} must have 1 to {max} bytes, got {}", key.len())));
     }
-    for text in &texts {
-        if text.is_empty() || text.len() > bytes {
-            let message = format!("a stop string must have between 1 and {bytes} bytes, got {}", text.len());
-            return Err(RequestError::field("stop", message));
-        }
-    }
-    Ok(texts.into_iter().cloned().collect())
+    Ok(Some(key.to_owned()))
 }
 
 fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, RequestError> {

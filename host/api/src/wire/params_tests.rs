@@ -1,10 +1,19 @@
-use super::*;
+use camshaft_core::ids::Token;
+use camshaft_core::sampling::LogitBias;
 use serde_json::json;
 
+use super::*;
+
+const EXTENT: ExtentBounds = ExtentBounds { least_tokens: 1, max_tokens: 64, unset_tokens: 64, max_duration: None };
+
 fn read(body: &Value) -> Result<GenerationSettings, RequestError> {
-    let samplers = [PolicyName::from("avoid-words")];
+    read_within(body, EXTENT)
+}
+
+fn read_within(body: &Value, extent: ExtentBounds) -> Result<GenerationSettings, RequestError> {
+    let (samplers, sampling) = ([PolicyName::from("avoid-words")], SamplingParams::default());
     let max_timeout = Duration::from_secs(600);
-    let bounds = Bounds { max_tokens: 64, max_timeout, vocabulary_size: 256, samplers: &samplers };
+    let bounds = Bounds { extent, max_timeout, vocabulary_size: 256, samplers: &samplers, sampling: &sampling };
     GenerationSettings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
 }
 
@@ -71,7 +80,7 @@ fn takes_any_64_bit_seed_and_draws_one_if_absent() {
 
 #[test]
 fn reads_stop_as_one_string_or_up_to_four() {
-    let stop = |value: Value| read(&json!({"stop": value})).map(|settings| settings.stop);
+    let stop = |value: Value| read(&json!({"stop": value})).map(|settings| settings.extent.stop);
     assert_eq!(stop(json!("x")).unwrap(), ["x"]);
     assert_eq!(stop(json!(["a", "b", "c", "d"])).unwrap().len(), 4);
     assert_eq!(stop(json!("y".repeat(512))).unwrap().len(), 1);
@@ -103,8 +112,8 @@ fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
         ("tools", unsupported.clone()),
         ("functions", unsupported),
         ("response_format", json!({"type": "json_object"})),
-        ("suffix", json!("end")),
-        ("best_of", json!(2)),
+        ("chat_template", json!("{{ messages }}")),
+        ("use_beam_search", json!(true)),
         ("stream_options", json!({"include_usage": true})),
         ("samplers", json!("avoid-words")),
     ] {
@@ -114,7 +123,10 @@ fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
     let twice = refusal(&json!({"samplers": ["avoid-words", "avoid-words"]}));
     assert_eq!(twice.0.as_deref(), Some("samplers[1]"));
     assert!(twice.1.contains("named twice"), "{twice:?}");
-    let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "suffix": "",
+    let audio = refusal(&json!({"modalities": ["text", "audio"]}));
+    assert_eq!(audio, (Some("modalities[1]".to_owned()), "modalities may hold text only, got \"audio\"".to_owned()));
+    let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "modalities": ["text"],
+        "use_beam_search": false, "chat_template": null,
         "best_of": 1, "user": "me", "service_tier": "auto", "store": true, "x_unknown": {"deep": [1]},
         "samplers": ["avoid-words"], "stream": true, "stream_options": {"include_usage": true}});
     let settings = read(&harmless).unwrap();
@@ -155,8 +167,9 @@ fn takes_a_session_of_1_to_128_visible_characters() {
 #[test]
 fn prefers_the_new_name_of_max_tokens() {
     let settings = read(&json!({"max_tokens": 5, "max_completion_tokens": 6})).unwrap();
-    assert_eq!(settings.max_tokens, Some(6));
-    assert_eq!(read(&json!({})).unwrap().max_tokens, None);
+    assert_eq!((settings.extent.max_tokens, settings.extent.max_tokens_set), (6, true));
+    let unset = read_within(&json!({}), ExtentBounds { unset_tokens: 16, ..EXTENT }).unwrap();
+    assert_eq!((unset.extent.max_tokens, unset.extent.max_tokens_set), (16, false));
 }
 
 #[test]
@@ -186,4 +199,112 @@ fn takes_hints_up_to_their_bounds_and_refuses_one_past_and_other_types() {
         assert_eq!(found.as_deref(), Some(param), "{bad}");
         assert!(message.len() < 400, "{message}");
     }
+}
+
+#[test]
+fn a_model_has_defaults_of_its_own_for_what_a_request_leaves_out() {
+    let sampling = SamplingParams { temperature: 0.6, top_k: 20, repeat_penalty: 1.1, ..SamplingParams::default() };
+    let read = |body: Value| {
+        let bounds = Bounds {
+            extent: EXTENT,
+            max_timeout: Duration::from_secs(1),
+            vocabulary_size: 256,
+            samplers: &[],
+            sampling: &sampling,
+        };
+        let settings = GenerationSettings::read(&Fields::of_body(body.as_object().unwrap()), bounds).unwrap();
+        (settings.sampling.temperature, settings.sampling.top_k, settings.sampling.repeat_penalty)
+    };
+    assert_eq!(read(json!({})), (0.6, 20, 1.1));
+    assert_eq!(read(json!({"temperature": 1, "top_k": 0})), (1.0, 0, 1.1));
+}
+
+#[test]
+fn reads_stop_tokens_up_to_their_number_and_the_size_of_the_vocabulary() {
+    let stop = |value: Value| read(&json!({"stop_token_ids": value})).map(|settings| settings.extent.stop_tokens);
+    assert_eq!(stop(json!([0, 255])).unwrap(), [Token(0), Token(255)]);
+    assert_eq!(stop(json!(vec![7; limits::STOP_TOKENS])).unwrap().len(), limits::STOP_TOKENS);
+    for (bad, param) in [
+        (json!(vec![7; limits::STOP_TOKENS + 1]), "stop_token_ids"),
+        (json!(7), "stop_token_ids"),
+        (json!([0, 256]), "stop_token_ids[1]"),
+        (json!([-1]), "stop_token_ids[0]"),
+        (json!(["end"]), "stop_token_ids[0]"),
+    ] {
+        assert_eq!(refusal(&json!({ "stop_token_ids": bad })).0.as_deref(), Some(param), "{bad}");
+    }
+}
+
+#[test]
+fn takes_a_minimum_up_to_the_maximum_and_no_more() {
+    let least = |body: Value| read(&body).map(|settings| settings.extent.min_tokens);
+    assert_eq!(least(json!({"min_tokens": 64})).unwrap(), 64);
+    assert_eq!(least(json!({"min_tokens": 5, "max_tokens": 5})).unwrap(), 5);
+    let (param, message) = refusal(&json!({"min_tokens": 6, "max_tokens": 5}));
+    assert_eq!(
+        (param.as_deref(), message.as_str()),
+        (Some("min_tokens"), "min_tokens must be at most max_tokens (5), got 6")
+    );
+    for bad in [json!(65), json!(-1), json!("1")] {
+        assert_eq!(refusal(&json!({ "min_tokens": bad })).0.as_deref(), Some("min_tokens"), "{bad}");
+    }
+}
+
+#[test]
+fn takes_a_duration_up_to_the_servers_or_a_day() {
+    let seconds = Duration::from_secs;
+    let duration = |value: Value, bound| {
+        let read = read_within(&json!({ "max_duration": value }), ExtentBounds { max_duration: bound, ..EXTENT });
+        read.map(|settings| settings.extent.max_duration).map_err(|error| error.to_string())
+    };
+    assert_eq!(duration(json!(86_400), None), Ok(Some(seconds(86_400))));
+    assert_eq!(duration(Value::Null, None), Ok(None));
+    assert_eq!(duration(Value::Null, Some(seconds(9))), Ok(Some(seconds(9))), "the server's holds for all");
+    assert_eq!(duration(json!(9), Some(seconds(9))), Ok(Some(seconds(9))));
+    assert_eq!(duration(json!(0.001), Some(seconds(9))), Ok(Some(Duration::from_millis(1))));
+    assert_eq!(
+        duration(json!(9.5), Some(seconds(9))).unwrap_err(),
+        "max_duration must be between 0.001 and 9, got 9.5"
+    );
+    for bad in [json!(86_401), json!(0), json!(-1), json!("1"), json!(1e300)] {
+        assert!(duration(bad.clone(), None).unwrap_err().starts_with("max_duration must be"), "{bad}");
+    }
+}
+
+#[test]
+fn generates_more_choices_than_it_answers_unless_they_are_streamed() {
+    let best = |body: Value| read(&body).map(|settings| (settings.n, settings.best_of));
+    assert_eq!(best(json!({})).unwrap(), (1, 1));
+    assert_eq!(best(json!({"n": 3})).unwrap(), (3, 3));
+    assert_eq!(best(json!({"n": 2, "best_of": 128})).unwrap(), (2, 128));
+    assert_eq!(best(json!({"n": 2, "best_of": 2, "stream": true})).unwrap(), (2, 2));
+    for bad in [json!({"best_of": 129}), json!({"n": 3, "best_of": 2}), json!({"best_of": 2, "stream": true})] {
+        assert_eq!(refusal(&bad).0.as_deref(), Some("best_of"), "{bad}");
+    }
+}
+
+#[test]
+fn cuts_a_prompt_to_a_number_of_tokens_or_to_the_context() {
+    let truncate = |value: Value| read(&json!({ "truncate_prompt_tokens": value })).map(|settings| settings.truncate);
+    assert_eq!(truncate(json!(1)).unwrap(), Some(Truncate::Last(1)));
+    assert_eq!(truncate(json!(2_147_483_647)).unwrap(), Some(Truncate::Last(i32::MAX as u32)));
+    assert_eq!(truncate(json!(-1)).unwrap(), Some(Truncate::Context));
+    assert_eq!(truncate(Value::Null).unwrap(), None);
+    for bad in [json!(0), json!(-2), json!(2_147_483_648_u64), json!(1.5), json!("5")] {
+        assert_eq!(refusal(&json!({ "truncate_prompt_tokens": bad })).0.as_deref(), Some("truncate_prompt_tokens"));
+    }
+}
+
+#[test]
+fn takes_a_cache_key_of_1_to_128_bytes_and_an_end_user_of_either_name() {
+    let key = |value: Value| read(&json!({ "prompt_cache_key": value })).map(|settings| settings.cache_key);
+    assert_eq!(key(json!("k".repeat(128))).unwrap(), Some("k".repeat(128)));
+    for bad in [json!(""), json!("k".repeat(129)), json!(7)] {
+        assert_eq!(refusal(&json!({ "prompt_cache_key": bad })).0.as_deref(), Some("prompt_cache_key"));
+    }
+    let user = |body: Value| read(&body).unwrap().user;
+    assert_eq!(user(json!({"user": "ann"})).as_deref(), Some("ann"));
+    assert_eq!(user(json!({"user": "ann", "safety_identifier": "bo"})).as_deref(), Some("bo"));
+    assert_eq!(user(json!({"user": 7, "safety_identifier": ""})), None);
+    assert_eq!(user(json!({"user": "\u{e4}".repeat(513)})).unwrap().chars().count(), 512);
 }

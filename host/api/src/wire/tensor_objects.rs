@@ -3,14 +3,15 @@ use camshaft_core::tensor::{Datatype, Number, Signature, Tensor, TensorSpec};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 /// What a model takes or gives, for clients.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub(crate) struct SpecObject {
     name: String,
     /// -1: any length.
     shape: Vec<i64>,
+    #[schemars(with = "String")]
     datatype: Datatype,
     /// Clients may leave it out.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     optional: bool,
 }
 

@@ -9,12 +9,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use camshaft_api::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
+use camshaft_api::backend::{Backend, ConfiguredSampling, GenerateBackend, Model, Naming, TextModel};
+use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_api::{
     AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
     ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
-use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::engine::{Encode, Encoded, InfillTokens, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
@@ -28,6 +29,8 @@ use crate::pool::{Pool, Step, hello};
 pub(crate) const BODY_BYTES: usize = 64 << 10;
 pub(crate) const CONTEXT: u32 = 200;
 pub(crate) const MAX_TOKENS: u32 = 100;
+/// Of the model `org/secret`.
+pub(crate) const INFILL: InfillTokens = InfillTokens { prefix: Token(1), suffix: Token(2), middle: Token(3) };
 const BOS: u32 = 256;
 const END: u32 = 257;
 const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.content == 'forbidden' %}\
@@ -134,6 +137,7 @@ pub(crate) const LIMITS: ApiLimits = ApiLimits {
     max_tokens: MAX_TOKENS,
     timeout: Duration::from_secs(60),
     max_timeout: Duration::from_secs(600),
+    max_duration: None,
 };
 
 pub(crate) struct Server {
@@ -182,6 +186,7 @@ impl Server {
     fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
         let hold = Arc::new(Hold::default());
         let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
+        let sampling = ConfiguredSampling::default();
         let health = ModelHealth::default();
         health.worker().up();
         let model = |id: &str| Model {
@@ -190,8 +195,12 @@ impl Server {
             health: health.clone(),
             created: 1_700_000_000,
             backend: Backend::Generate(GenerateBackend {
+                sampling: if id == "demo" { sampling.clone() } else { Default::default() },
                 adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
-                text: TextModel { info: info(), tokenizer: Arc::new(Bytes { hold: hold.clone() }) },
+                text: TextModel {
+                    info: ModelInfo { infill: (id != "demo").then_some(INFILL), ..info() },
+                    tokenizer: Arc::new(Bytes { hold: hold.clone() }),
+                },
                 pool: pool.sender.clone(),
                 accepts: Arc::new(AtomicBool::new(true)),
             }),
@@ -222,7 +231,9 @@ impl Server {
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
-        self.send(request("POST", path, &body.to_string())).await
+        let reply = self.send(request("POST", path, &body.to_string())).await;
+        check_shape(path, &reply);
+        reply
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
@@ -263,6 +274,28 @@ impl Server {
         let text = self.admin("/metrics").await.text;
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+/// Whatever is answered is of the type that describes it, and has nothing that the type does not know.
+fn check_shape(path: &str, reply: &Reply) {
+    let streamed = reply.header("content-type").is_some_and(|media| media.starts_with("text/event-stream"));
+    let shape = match path {
+        "/v1/chat/completions" | "/chat" if streamed => Shape::ChatChunk,
+        "/v1/chat/completions" | "/chat" => Shape::ChatCompletion,
+        "/v1/completions" => Shape::Completion,
+        "/v1/tokenize" => Shape::Tokenized,
+        "/v1/detokenize" => Shape::Detokenized,
+        "/v1/session/close" => Shape::ClosedSession,
+        _ => return,
+    };
+    let check = |answer: &Value| {
+        let shape = if answer["error"].is_object() { Shape::Error } else { shape };
+        assert_eq!(round_trip(shape, answer).as_ref().ok(), Some(answer), "{shape:?}");
+    };
+    match streamed {
+        true => reply.events().0.iter().for_each(check),
+        false => check(&reply.json()),
     }
 }
 
@@ -315,6 +348,9 @@ pub(crate) fn info() -> ModelInfo {
         trained_context_tokens: 1024,
         reuse: Reuse::Ranges,
         context_tokens: CONTEXT,
+        sampling: Default::default(),
+        quantization: Some("Q4_0".into()),
+        infill: None,
         chat_template: Some(TEMPLATE.into()),
         bos_text: "<|bos|>".into(),
         eos_text: "<|end|>".into(),

@@ -28,6 +28,8 @@ struct Line {
     status: u64,
     error: Option<String>,
     caller: Option<String>,
+    user: Option<String>,
+    session: Option<String>,
     generated_tokens: u64,
 }
 
@@ -43,6 +45,8 @@ impl Visit for Line {
         match field.name() {
             "error" => self.error = Some(value.to_owned()),
             "caller" => self.caller = Some(value.to_owned()),
+            "user" => self.user = Some(value.to_owned()),
+            "session" => self.session = Some(value.to_owned()),
             _ => {}
         }
     }
@@ -127,4 +131,22 @@ async fn regression_a_line_says_who_asked_and_what_went_wrong() {
     let code = |code: &str| Some(code.to_owned());
     assert_eq!(said, [(200, code("worker_lost")), (404, code("model_not_found")), (200, None)]);
     assert!(lines.each(|(_, line)| line.caller.clone()).iter().all(Option::is_some), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_line_says_which_session_and_has_only_a_hash_of_the_end_user() {
+    let lines = Lines::default();
+    let _installed = tracing::subscriber::set_default(lines.clone());
+    let server = Server::new();
+    server.chat(json!({"user": "ann@example.org", "session_id": "s1"})).await;
+    server.chat(json!({"safety_identifier": "ann@example.org"})).await;
+    server.complete(json!({"user": "bo"})).await;
+    server.chat(json!({"user": {"any": "thing"}})).await;
+    server.post("/v1/session/close", json!({"model": "demo", "session_id": "s2"})).await;
+    let sessions = lines.each(|(_, line)| line.session.clone());
+    assert_eq!(sessions, [Some("s1".to_owned()), None, None, None, Some("s2".to_owned())]);
+    let users = lines.each(|(_, line)| line.user.clone());
+    let [Some(ann), Some(again), Some(bo), None, None] = &users[..] else { panic!("{users:?}") };
+    assert!(ann == again && ann != bo, "{users:?}");
+    assert!([ann, bo].iter().all(|hash| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())));
 }

@@ -1,10 +1,11 @@
 //! A pool that answers each submission with the events of a script, on a thread as the real one does.
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use camshaft_api::PoolSnapshot;
 use camshaft_api::backend::{PoolMessage, Submission};
 use camshaft_core::ids::{RequestId, SessionId, Token};
-use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use camshaft_core::message::{Delta, Event, FinishReason, OpenSession, Start, TokenLogprob, Usage, WorkerError};
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -16,6 +17,10 @@ pub(crate) enum Step {
     Text(&'static str),
     /// Text with the log-probabilities of its bytes as tokens, each with the next byte as the one alternative.
     Scored(&'static str),
+    /// Text of which each byte, as a token, has this log-probability.
+    Likely(&'static str, f32),
+    /// The log-probabilities of the prompt's tokens but the first, from this one on up to that one.
+    PromptScores(usize, usize),
     Progressed,
     Finished(FinishReason, u32),
     Failed(WorkerError),
@@ -57,6 +62,7 @@ impl Pool {
                             report.send(gone.start.id).unwrap();
                         }
                     }
+                    PoolMessage::ListSessions { namespace, reply } => drop(reply.send(sessions(&namespace))),
                     PoolMessage::ForgetAdapter(_) => {}
                     PoolMessage::CloseSession { namespace, session, reply } => {
                         // Of the sessions that tests close, one is unknown.
@@ -88,6 +94,16 @@ fn play(submission: Submission, script: &Script) -> Option<Submission> {
             Step::Started(cached_tokens) => Event::Started { id, cached_tokens },
             Step::Text(text) => Event::Delta { id, delta: delta(text, false) },
             Step::Scored(text) => Event::Delta { id, delta: delta(text, true) },
+            Step::Likely(text, logprob) => {
+                let mut delta = delta(text, true);
+                delta.logprobs.iter_mut().for_each(|token| token.logprob = logprob);
+                Event::Delta { id, delta }
+            }
+            Step::PromptScores(from, to) => {
+                let one = |token: &Token| TokenLogprob { token: *token, logprob: -2.0, top: Vec::new(), skipped: 0 };
+                let logprobs = start.prompt[1..][from..to].iter().map(one).collect();
+                Event::Delta { id, delta: Delta { logprobs, ..Delta::default() } }
+            }
             Step::Progressed => Event::Progressed { id, prompt_tokens: 1, generated_tokens: 1 },
             Step::Finished(reason, generated_tokens) => {
                 let prompt_tokens = start.prompt.len() as u32;
@@ -109,6 +125,23 @@ fn delta(text: &str, scored: bool) -> Delta {
     };
     let logprobs = if scored { text.bytes().map(score).collect() } else { Vec::new() };
     Delta { text: text.into(), tokens: text.len() as u32, logprobs }
+}
+
+/// What two workers have: a session of each part of the namespace, and one that both have.
+fn sessions(owner: &Namespace) -> Vec<OpenSession> {
+    let open = |name: &str, namespace: Namespace, seconds: u64| OpenSession {
+        session: name.into(),
+        namespace,
+        tokens: 30,
+        expires_in: Duration::from_secs(seconds),
+    };
+    vec![
+        open("both", owner.clone(), 5),
+        open("last", owner.keyed("k"), 90),
+        open("both", owner.clone(), 60),
+        open("first", owner.clone(), 1),
+        open("both", owner.keyed("k"), 70),
+    ]
 }
 
 /// Two deltas and a proper end.

@@ -140,7 +140,8 @@ async fn reserves_prompt_and_max_tokens_and_settles_for_what_was_used() {
         assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (status, Some(remaining)));
     }
     let server = limited(Quotas { tokens_per_minute: Some(MAX_TOKENS), ..Quotas::default() });
-    let reply = server.complete(json!({})).await;
+    // A chat that names no number asks for as many as it may have.
+    let reply = server.chat(json!({})).await;
     assert_eq!(reply.error(429).0, "rate_limit_error insufficient_quota -");
     assert_eq!((reply.header("x-should-retry"), reply.header("retry-after")), (Some("false"), None));
 }

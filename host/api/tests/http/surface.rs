@@ -63,9 +63,10 @@ fn policies_know_every_guarded_route_and_no_other() {
 }
 
 #[test]
-fn only_health_is_open() {
+fn only_health_and_the_description_are_open() {
     let open: Vec<_> = ROUTES.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
-    assert_eq!(open, ["/healthz", "/health", "/v2/health/live", "/readyz", "/ready", "/v2/health/ready"]);
+    let health = ["/healthz", "/health", "/v2/health/live", "/readyz", "/ready", "/v2/health/ready"];
+    assert_eq!(open, [&health[..], &["/openapi.json", "/docs"]].concat());
 }
 
 #[tokio::test]
@@ -311,7 +312,10 @@ async fn lists_only_models_that_the_caller_may_use() {
     assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
     let details = json!({
         "task": "generate", "state": "ready", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,
-        "parameters": 3, "prefix_reuse": "ranges", "chat_template": true,
+        "parameters": 3, "quantization": "Q4_0", "prefix_reuse": "ranges", "chat_template": true,
+        "capabilities": ["chat", "completions", "logprobs", "adapters", "sessions"],
+        "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0,
+            "repeat_last_n": 64, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     });
     demo.as_object_mut().unwrap().extend(details.as_object().unwrap().clone());
     assert_eq!(server.get("/v1/models/demo").await.json(), demo);

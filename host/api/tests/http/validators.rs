@@ -52,7 +52,7 @@ async fn applies_amendments_in_chain_order_before_anything_runs() {
     let server = server(rules);
     assert_eq!(server.chat(json!({"temperature": 2, "max_tokens": 50})).await.status, 200);
     let start = server.start();
-    assert_eq!((start.max_tokens, start.params.seed, start.params.temperature), (7, 3, 0.8));
+    assert_eq!((start.max_tokens, start.params.seed, start.params.temperature), (7, 3, 1.0));
     let prompt: String =
         start.prompt.iter().filter_map(|token| char::from_u32(token.0).filter(char::is_ascii)).collect();
     assert_eq!(prompt, "[user]amended[assistant]");

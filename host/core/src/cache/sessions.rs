@@ -81,6 +81,12 @@ impl Sessions {
         Some(leaf)
     }
 
+    /// The sessions of a whole namespace with what each pins and when it expires, the next to expire first.
+    pub(super) fn of_owner(&self, owner: &Namespace) -> impl Iterator<Item = (&SessionKey, NodeId, Duration)> {
+        let keys = self.by_owner.get(owner).into_iter().flatten();
+        keys.filter_map(|(expires, key)| Some((key, self.open.get(key)?.leaf, expires.saturating_sub(self.now))))
+    }
+
     /// Sets the time since the worker's start, and returns sessions that have expired.
     pub(super) fn expired(&mut self, now: Duration) -> Vec<SessionKey> {
         self.now = now;

@@ -258,13 +258,15 @@ impl PoolBook {
         let account = self.workers.get_mut(&worker)?;
         let request = self.requests.get_mut(&id)?;
         request.stage.dispatch(worker).ok()?;
-        let start = request.start.take()?;
+        let mut start = request.start.take()?;
         let need = request.arrival.need;
+        let waited = now.saturating_sub(request.arrival.arrived);
+        start.ends.max_duration = start.ends.max_duration.map(|allowed| allowed.saturating_sub(waited));
         account.sent(id, need);
         self.affinity.dispatched(id, worker, &request.blocks);
         self.gate.leave(&request.arrival.tenant);
         self.events.push(SchedulerEvent::Dispatched { id, worker });
-        Some(Dispatched { start, need, waited: now.saturating_sub(request.arrival.arrived) })
+        Some(Dispatched { start, need, waited })
     }
 
     /// The client has read its first token, so the deadline does not bind any more.

@@ -25,6 +25,8 @@ fn start(tenant: &str, namespace: &str, session: &str) -> Start {
         max_tokens: 1,
         stop: Vec::new(),
         ignore_eos: false,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
         context: Default::default(),

@@ -125,6 +125,8 @@ fn submit(pool: &mut Pool, id: u64, max_tokens: u32, now: Duration) {
         max_tokens,
         stop: Vec::new(),
         ignore_eos: false,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     };

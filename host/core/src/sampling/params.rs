@@ -5,7 +5,8 @@ use crate::ids::Token;
 
 /// The sampling parameters of a request. Whoever builds one checks the values against the bounds of [`crate::limits`].
 ///
-/// The defaults are llama.cpp's (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), which suit small local models.
+/// The defaults are OpenAI's: temperature 1, and nothing is cut off. A model may have its own, see
+/// [`SamplingDefaults`](crate::sampling::SamplingDefaults).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// 0: greedy.
@@ -41,10 +42,10 @@ pub struct LogitBias {
 impl Default for SamplingParams {
     fn default() -> Self {
         Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
             typical_p: 1.0,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
@@ -60,5 +61,10 @@ impl SamplingParams {
     /// Always draws the most probable token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// The defaults of llama.cpp's own programs, which suit small local models.
+    pub fn llama_cpp() -> Self {
+        Self { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Self::default() }
     }
 }

@@ -32,9 +32,6 @@ impl Intake {
         if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
             return refuse(format!("prompt of {prompt_tokens} tokens, context of {}", self.limits.context_tokens));
         }
-        if start.max_tokens == 0 {
-            return refuse("max_tokens is 0".to_owned());
-        }
         if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
         }

@@ -113,7 +113,7 @@ impl Kv {
         let tree = &self.cache.tree;
         match sequence.placement.prefix() {
             Some(Prefix { leaf, .. }) => tree.reclaimable_to(leaf),
-            None if self.reuse == Reuse::Whole => 0,
+            None if !self.shares(sequence) => 0,
             None => tree.probe(sequence.namespace(), &sequence.tokens[..sequence.tokens.len() - 1]).reclaimable,
         }
     }
@@ -153,12 +153,17 @@ impl Kv {
         true
     }
 
+    /// Whether a sequence may have its prefix from others: not where all of the prompt's logits are wanted.
+    fn shares(&self, sequence: &Sequence) -> bool {
+        self.reuse == Reuse::Ranges && !sequence.start.score_prompt
+    }
+
     /// Length of a sequence's shareable prefix, and how many of its tokens no running sequence holds yet.
     fn shareable(&self, sequence: &Sequence, known: Option<Prefix>) -> (u32, u32) {
         let tree = &self.cache.tree;
         match known {
             Some(Prefix { leaf, tokens }) => (tokens, tree.unheld(leaf)),
-            None if self.reuse == Reuse::Whole => (0, 0),
+            None if !self.shares(sequence) => (0, 0),
             None => {
                 let run = &sequence.tokens[..sequence.tokens.len() - 1];
                 (run.len() as u32, run.len() as u32 - tree.probe(sequence.namespace(), run).held)

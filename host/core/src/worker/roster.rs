@@ -1,13 +1,14 @@
 //! The sequences of a worker and the KV capacity they share: who runs, who waits, who gives way to whom.
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::kv::Kv;
 use super::restoring::{RestoreBounds, RestoreBudget};
 use crate::engine::Engine;
 use crate::ids::{RequestId, SeqId, TenantId};
-use crate::message::{Event, Events, WorkerError};
+use crate::message::{Event, Events, FinishReason, WorkerError};
 use crate::placement::Rank;
-use crate::sequence::Sequence;
+use crate::sequence::{Drawn, Sequence};
 
 #[derive(Debug)]
 pub(super) struct Roster {
@@ -62,6 +63,26 @@ impl Roster {
 
     pub(super) fn find(&self, id: RequestId) -> Option<usize> {
         self.running.iter().position(|s| s.id() == id)
+    }
+
+    /// Ends the sequences whose time is up with what they have.
+    pub(super) fn expire(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) {
+        let all = self.running.iter_mut().chain(&mut self.waiting);
+        let expired: Vec<RequestId> = all.filter_map(|s| s.is_expired(now).then_some(s.id())).collect();
+        for id in expired {
+            let Some(mut sequence) = self.remove(id, engine) else { continue };
+            let end = sequence.end(FinishReason::Expired);
+            if let Drawn::Ended(Some(delta), _) = &end {
+                events.push(Event::Delta { id, delta: delta.clone() });
+            }
+            events.push(match end {
+                Drawn::Failed(error) => Event::Failed { id, error },
+                Drawn::Ended(_, reason) => Event::Finished { id, reason, usage: sequence.usage() },
+                Drawn::Continues(_) | Drawn::Rewound { .. } => {
+                    Event::Finished { id, reason: FinishReason::Expired, usage: sequence.usage() }
+                }
+            });
+        }
     }
 
     /// Takes a sequence out, wherever it is, and gives back what it held.

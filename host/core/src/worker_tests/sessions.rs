@@ -120,3 +120,29 @@ fn regression_closing_a_session_says_whether_there_was_one() {
     let answers = bench.events.iter().filter(|event| matches!(event, Event::SessionClosed { .. }));
     assert!(answers.eq(&[closed(90, false), closed(91, true), closed(92, false)]));
 }
+
+#[test]
+fn a_worker_tells_of_the_sessions_of_a_whole_namespace_and_of_no_other() {
+    let mut bench = Bench::native();
+    let whole = Namespace::Tenant("t".into());
+    let ask = |id: u64, namespace: &Namespace, text: &str| Start {
+        namespace: namespace.clone(),
+        ..turn(id, text, &format!("s{id}"))
+    };
+    let text = "a text that is long enough to be kept";
+    bench.begin(ask(1, &whole, text));
+    bench.run();
+    bench.now = Duration::from_secs(7);
+    bench.begin(ask(2, &whole.keyed("k"), text));
+    bench.begin(ask(3, &Namespace::Tenant("u".into()), text));
+    bench.run();
+    bench.command(Command::ListSessions { id: RequestId(99), namespace: whole.clone() });
+    let Some(Event::Sessions { id: RequestId(99), sessions }) = bench.events.last() else {
+        panic!("{:?}", bench.events)
+    };
+    let got: Vec<_> = sessions.iter().map(|open| (open.session.as_str(), &open.namespace, open.tokens)).collect();
+    let tokens = text.len() as u32;
+    assert_eq!(got, [("s1", &whole, tokens), ("s2", &whole.keyed("k"), tokens)], "the next to expire first");
+    let seconds: Vec<u64> = sessions.iter().map(|open| open.expires_in.as_secs()).collect();
+    assert_eq!(seconds[1] - seconds[0], 7);
+}

@@ -104,6 +104,8 @@ pub(crate) fn start(
         max_tokens,
         stop,
         ignore_eos: true,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
     };

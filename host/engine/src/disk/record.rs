@@ -74,10 +74,15 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
             out.extend(one.scale_bits().to_le_bytes());
         }
     }
+    if let Some(key) = info.namespace.key() {
+        out.push(KEYED);
+        out.extend(u16::try_from(key.len()).ok()?.to_le_bytes());
+        out.extend(key.as_bytes());
+    }
     let (kind, name) = match whole {
         Namespace::Tenant(tenant) => (0, tenant.as_str()),
         Namespace::Named(name) => (2, &**name),
-        Namespace::Shared | Namespace::Adapted(_) => (1, ""),
+        Namespace::Shared | Namespace::Adapted(_) | Namespace::Keyed(_) => (1, ""),
     };
     out.push(kind);
     out.extend(u16::try_from(name.len()).ok()?.to_le_bytes());
@@ -92,6 +97,8 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
 const DAMAGE: u8 = 3;
 /// What precedes the kind of a namespace of which a part is meant.
 const ADAPTED: u8 = 4;
+/// What precedes the kind of a namespace of which the part of a key is meant, behind its adapters.
+const KEYED: u8 = 5;
 
 /// A record that says that a state is damaged, and the checksum of its own, which is empty.
 pub(super) fn damage(key: &ChecksumKey, state: StateAt) -> (Vec<u8>, [u8; SUM]) {
@@ -187,8 +194,12 @@ fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
         adapters = adapters_of(description)?;
         [kind] = description.array()?;
     }
-    let name_len = u16::from_le_bytes(description.array()?);
-    let name = std::str::from_utf8(description.bytes(name_len.into())?).ok()?;
+    let mut key = None;
+    if kind == KEYED {
+        key = Some(text(description)?);
+        [kind] = description.array()?;
+    }
+    let name = text(description)?;
     let (start, count) = (description.u32()?, description.u32()? as usize);
     let tokens = description.bytes(count.checked_mul(4)?)?;
     let tokens = tokens.chunks_exact(4).map(|b| Token(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect();
@@ -198,7 +209,14 @@ fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
         2 => Namespace::Named(name.into()),
         _ => return None,
     };
-    Some(Entry::Segment(SegmentInfo { namespace: namespace.under(&adapters), tokens, start }))
+    let namespace = key.map_or(namespace.clone(), |key| namespace.keyed(key)).under(&adapters);
+    Some(Entry::Segment(SegmentInfo { namespace, tokens, start }))
+}
+
+/// A text behind its length.
+fn text<'a>(description: &mut FieldReader<'a>) -> Option<&'a str> {
+    let len = u16::from_le_bytes(description.array()?);
+    std::str::from_utf8(description.bytes(len.into())?).ok()
 }
 
 /// `None` unless they are a set as it is written: neither empty nor out of order.

@@ -75,7 +75,10 @@ fn regression_a_named_namespace_is_no_tenants_own() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     let of = |namespace| SegmentInfo { namespace, ..info(3) };
-    let written = [of(Namespace::Tenant("t".into())), of(Namespace::Named("t".into())), of(Namespace::Shared)];
+    let keyed = Namespace::Tenant("t".into()).keyed("t");
+    let adapted = keyed.under(&AdapterSet::new([(AdapterDigest::new([7; 32]), 0.5)]));
+    let whole = [Namespace::Tenant("t".into()), Namespace::Named("t".into()), Namespace::Shared];
+    let written: Vec<SegmentInfo> = whole.into_iter().chain([keyed, adapted]).map(of).collect();
     (0..).zip(&written).for_each(|(n, info)| tier.put(SegmentId(n), info, &state(3)));
     drop(tier);
     let (_, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();

@@ -61,9 +61,9 @@ fn chi_square(expected: &BTreeMap<u32, f64>, seen: &BTreeMap<u32, u32>) -> (f64,
 #[test]
 fn a_hundred_thousand_draws_have_the_distribution_of_llama_cpp() {
     let prompt = [Token(3), Token(17), Token(17)];
-    let off = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let off = SamplingParams::default();
     let cases = [
-        ("defaults", 1000, SamplingParams::default()),
+        ("llama.cpp's defaults", 1000, SamplingParams::llama_cpp()),
         ("everything off", 300, off.clone()),
         ("temperature", 200, SamplingParams { temperature: 2.5, ..off.clone() }),
         ("top-p", 1000, SamplingParams { top_p: 0.6, ..off.clone() }),
@@ -103,7 +103,7 @@ fn a_hundred_thousand_draws_have_the_distribution_of_llama_cpp() {
 
 #[test]
 fn the_statistic_detects_a_wrong_distribution() {
-    let expected = reference(&logits(100), &[], &SamplingParams { top_k: 0, ..SamplingParams::default() });
+    let expected = reference(&logits(100), &[], &SamplingParams { top_k: 0, ..SamplingParams::llama_cpp() });
     let even: BTreeMap<u32, u32> = expected.keys().map(|&token| (token, DRAWS / expected.len() as u32)).collect();
     let (statistic, cells) = chi_square(&expected, &even);
     assert!(statistic > 10.0 * cells as f64);

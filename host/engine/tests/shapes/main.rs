@@ -67,6 +67,8 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         max_tokens,
         stop: Vec::new(),
         ignore_eos: true,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: Some(0),
         grammar: None,
     }

@@ -151,6 +151,8 @@ impl Cluster {
             max_tokens,
             stop: Vec::new(),
             ignore_eos: true,
+            ends: Default::default(),
+            score_prompt: false,
             logprobs: None,
             grammar: None,
         };

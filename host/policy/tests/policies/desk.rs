@@ -85,6 +85,8 @@ pub(crate) fn request(id: u64, tenant: &str, prompt: usize) -> NewRequest {
         max_tokens: 10,
         stop: Vec::new(),
         ignore_eos: false,
+        ends: Default::default(),
+        score_prompt: false,
         logprobs: None,
         grammar: None,
         context: Default::default(),

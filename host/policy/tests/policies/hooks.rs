@@ -191,7 +191,7 @@ fn the_standard_sampler_draws_what_the_native_chain_draws() {
         logit_bias: bias,
         seed: 11,
     };
-    for params in [SamplingParams::greedy(), SamplingParams::default(), tuned] {
+    for params in [SamplingParams::greedy(), SamplingParams::default(), SamplingParams::llama_cpp(), tuned] {
         let mut request = sampling_request();
         request.params = params.clone();
         let mut guest = rig.sampler(&request).unwrap();

@@ -190,11 +190,15 @@ pub struct RequestLimits {
     /// The most tokens that a request may ask for.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: u32,
+    /// The longest time from a request's arrival to the end of its generation, which then ends with what it has. Unset: none, and
+    /// a request may set up to a day (`max_duration`).
+    #[schemars(extend("x-minimum" = "1s", "x-maximum" = "24h"))]
+    pub max_duration: Option<DurationValue>,
 }
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { body: ByteSize::mib(2), bodies: Auto::Auto, max_tokens: 4096 }
+        Self { body: ByteSize::mib(2), bodies: Auto::Auto, max_tokens: 4096, max_duration: None }
     }
 }
 

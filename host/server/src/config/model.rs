@@ -16,6 +16,7 @@ use super::auto::Auto;
 use super::choices::{BackendKey, FlashKey, KindKey, KvLayoutKey, KvTypeKey, LoadKey, NumaKey, ReserveKey, SwapKey};
 use super::origins::Origins;
 use super::quantity::DurationValue;
+use super::sampling::SamplingConfig;
 
 /// Name the models in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
@@ -122,6 +123,7 @@ pub struct ModelConfig {
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
+    pub sampling: SamplingConfig,
     /// LoRA adapters that requests may name, by `lora` or by the model name `id:adapter`.
     pub adapter: Vec<AdapterConfig>,
     /// A LoRA adapter for the weights, of all requests.
@@ -193,6 +195,7 @@ impl Default for ModelConfig {
             batch_size: limits::DEFAULT_BATCH_ROWS,
             batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
+            sampling: SamplingConfig::default(),
             adapter: Vec::new(),
             lora: None,
             lora_scale: 1.0,

@@ -135,6 +135,17 @@ fn numbers_are_held_to_their_bounds() {
         ("[[model]]\nlora-scale = -100", "[[model]]\nlora-scale = 100.1", "lora-scale"),
         ("[[model]]\nlora-scale = 100.0", "[[model]]\nlora-scale = nan", "lora-scale"),
         (
+            "[[model]]\nsampling = { temperature = 2.0 }",
+            "[[model]]\nsampling = { temperature = 2.1 }",
+            "model.0.sampling.temperature",
+        ),
+        ("[[model]]\nsampling = { top-p = 0.0 }", "[[model]]\nsampling = { top-p = nan }", "model.0.sampling.top-p"),
+        (
+            "[[model]]\nsampling = { top-k = 1000000 }",
+            "[[model]]\nsampling = { top-k = 1000001 }",
+            "model.0.sampling.top-k",
+        ),
+        (
             "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = -100",
             "[[model]]\n[[model.adapter]]\npath = \"x.gguf\"\nscale = -100.1",
             "model.0.adapter.0.scale",
@@ -146,6 +157,8 @@ fn numbers_are_held_to_their_bounds() {
         ),
         ("[limits]\nbody = \"1KiB\"", "[limits]\nbody = 1023", "limits.body"),
         ("[limits]\nmax-tokens = 1", "[limits]\nmax-tokens = 0", "limits.max-tokens"),
+        ("[limits]\nmax-duration = \"1s\"", "[limits]\nmax-duration = \"999ms\"", "limits.max-duration"),
+        ("[limits]\nmax-duration = \"24h\"", "[limits]\nmax-duration = \"25h\"", "limits.max-duration"),
         ("[queue]\nlow-watermark = 255", "[queue]\nlow-watermark = 256", "queue.low-watermark"),
         ("[queue]\nmax-timeout = \"60s\"", "[queue]\nmax-timeout = \"59s\"", "queue.max-timeout"),
         ("[queue]\nlow-watermark=0\nhigh-watermark = 1", "[queue]\nhigh-watermark = 0", "queue.high-watermark"),

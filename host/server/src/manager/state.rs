@@ -323,7 +323,7 @@ pub(super) fn same(a: &ModelConfig, b: &ModelConfig) -> bool {
 }
 
 /// Whether a model that is in memory by one configuration needs no other weights, sizes or threads for the other. Adapters come
-/// and go beside them.
+/// and go beside them, and sampling parameters are those of each request.
 pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
     let of = |config: &ModelConfig| ModelConfig {
         weight: 1.0,
@@ -333,6 +333,7 @@ pub(super) fn same_weights(a: &ModelConfig, b: &ModelConfig) -> bool {
         keep_alive: None,
         swap: Default::default(),
         adapter: Vec::new(),
+        sampling: Default::default(),
         ..ModelBounds::unset(config.clone())
     };
     same(&of(a), &of(b))

@@ -2,11 +2,11 @@
 use camshaft_core::message::{Delta, FinishReason};
 use serde::Serialize;
 
-use super::logprobs::{self, ChatLogprobs, TextLogprobs, TextOffset};
+use super::logprobs::{self, ChatLogprobs, ScoredPrompt, TextLogprobs, TextOffset};
 use super::usage::UsageObject;
-use super::{Envelope, Finish};
+use super::{ChoiceNote, Envelope, Finish};
 use crate::flow::generation::Totals;
-use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::request::{Endpoint, GenerationRequest, Prompt};
 use crate::wire::sse;
 
 /// Writes the frames of one response in the order that clients rely on. Each choice has an opening chunk (chat: the
@@ -19,11 +19,13 @@ pub(crate) struct Chunks {
     choices: Vec<ChoiceProgress>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug)]
 struct ChoiceProgress {
     opened: bool,
     /// For `text_offset`.
     offset: TextOffset,
+    /// Of the prompt that it echoes, if that has log-probabilities.
+    scored: Option<ScoredPrompt>,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,6 +34,8 @@ struct ChatChunkChoice<'a> {
     delta: ChatDelta<'a>,
     logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<Finish>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    camshaft: Option<ChoiceNote>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -51,11 +55,18 @@ struct TextChunkChoice<'a> {
     index: usize,
     logprobs: Option<TextLogprobs>,
     finish_reason: Option<Finish>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    camshaft: Option<ChoiceNote>,
 }
 
 impl Chunks {
     pub(crate) fn new(request: GenerationRequest) -> Self {
-        let choices = vec![ChoiceProgress::default(); request.choices().count()];
+        let progress = |prompt: &Prompt| {
+            let scores = || ScoredPrompt::new(&request.vocabulary, &prompt.tokens, &prompt.echo);
+            let scored = request.scores_prompts.then(scores);
+            ChoiceProgress { opened: false, offset: TextOffset::after(&prompt.echo), scored }
+        };
+        let choices = request.choices().map(progress).collect();
         Self { envelope: Envelope::new(&request), request, choices }
     }
 
@@ -67,12 +78,17 @@ impl Chunks {
         match self.request.endpoint {
             Endpoint::Chat => {
                 let delta = ChatDelta { role: Some("assistant"), content: Some(""), refusal: Some(None) };
-                self.chat(out, ChatChunkChoice { index, delta, logprobs: None, finish_reason: None });
+                self.chat(out, ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, camshaft: None });
             }
             Endpoint::Completion => {
                 let echo = self.request.choices().nth(index).map_or("", |prompt| prompt.echo.as_str());
-                if !echo.is_empty() {
-                    self.text(out, TextChunkChoice { text: echo, index, logprobs: None, finish_reason: None });
+                if !echo.is_empty() || self.choices[index].scored.is_some() {
+                    let (vocabulary, progress) = (&self.request.vocabulary, &mut self.choices[index]);
+                    let (offset, scored) = (&mut progress.offset, progress.scored.as_mut());
+                    // The first token, which has none.
+                    let logprobs = scored.map(|scored| logprobs::text(vocabulary, &[], offset, Some(scored)));
+                    let (text, finish_reason, camshaft) = (echo, None, None);
+                    self.text(out, TextChunkChoice { text, index, logprobs, finish_reason, camshaft });
                 }
             }
         }
@@ -89,23 +105,28 @@ impl Chunks {
             Endpoint::Chat => {
                 let logprobs = any.then(|| logprobs::chat(vocabulary, &delta.logprobs));
                 let delta = ChatDelta { content: Some(text), ..ChatDelta::default() };
-                self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None });
+                self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None, camshaft: None });
             }
             Endpoint::Completion => {
-                let offset = &mut self.choices[index].offset;
-                let logprobs = any.then(|| logprobs::text(vocabulary, &delta.logprobs, offset));
-                self.text(out, TextChunkChoice { text, index, logprobs, finish_reason: None });
+                let ChoiceProgress { offset, scored, .. } = &mut self.choices[index];
+                let logprobs = any.then(|| logprobs::text(vocabulary, &delta.logprobs, offset, scored.as_mut()));
+                self.text(out, TextChunkChoice { text, index, logprobs, finish_reason: None, camshaft: None });
             }
         }
     }
 
     pub(crate) fn end(&self, out: &mut Vec<u8>, index: usize, reason: FinishReason) {
-        let finish_reason = Some(Finish::from(reason));
+        let (finish_reason, camshaft) = (Some(Finish::from(reason)), ChoiceNote::of(reason));
         match self.request.endpoint {
             Endpoint::Chat => {
-                self.chat(out, ChatChunkChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason });
+                self.chat(
+                    out,
+                    ChatChunkChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason, camshaft },
+                );
             }
-            Endpoint::Completion => self.text(out, TextChunkChoice { text: "", index, logprobs: None, finish_reason }),
+            Endpoint::Completion => {
+                self.text(out, TextChunkChoice { text: "", index, logprobs: None, finish_reason, camshaft });
+            }
         }
     }
 

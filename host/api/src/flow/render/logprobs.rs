@@ -48,10 +48,72 @@ struct TopLogprob {
 #[derive(Debug, Default, Serialize)]
 pub(super) struct TextLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
-    top_logprobs: Vec<Map<String, Value>>,
+    /// Of the first token of a prompt: none.
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Offsets in the choice's text, in characters.
     text_offset: Vec<usize>,
+}
+
+/// The tokens of an echoed prompt, with where each begins in its text, in characters.
+#[derive(Debug, Clone)]
+pub(super) struct ScoredPrompt {
+    /// Not told yet, the next one last.
+    left: Vec<(Token, usize)>,
+    began: bool,
+}
+
+impl ScoredPrompt {
+    /// `text`: what the answer's text begins with.
+    pub(super) fn new(vocabulary: &Vocabulary, tokens: &[Token], text: &str) -> Self {
+        let offsets = match vocabulary.offsets(text, tokens) {
+            Some(offsets) => characters(text, offsets.iter().map(|(start, _)| *start as usize)),
+            // The tokens spell another text, or nobody knows.
+            None => {
+                let mut offset = TextOffset::default();
+                let bytes = |token: &Token| vocabulary.token_bytes(*token).unwrap_or_default();
+                tokens.iter().map(|token| offset.token(bytes(token))).collect()
+            }
+        };
+        Self { left: tokens.iter().copied().zip(offsets).rev().collect(), began: false }
+    }
+
+    /// Tells the next tokens, which these log-probabilities are of; first of all the first token, which has none. Returns the
+    /// log-probabilities that are none of the prompt.
+    pub(super) fn tell<'l>(
+        &mut self,
+        vocabulary: &Vocabulary,
+        logprobs: &'l [TokenLogprob],
+        out: &mut TextLogprobs,
+    ) -> &'l [TokenLogprob] {
+        if !std::mem::replace(&mut self.began, true)
+            && let Some((token, offset)) = self.left.pop()
+        {
+            out.tokens.push(lossy(vocabulary, token));
+            out.token_logprobs.push(None);
+            out.top_logprobs.push(None);
+            out.text_offset.push(offset);
+        }
+        let (of_prompt, rest) = logprobs.split_at(logprobs.len().min(self.left.len()));
+        for scored in of_prompt {
+            let offset = self.left.pop().map_or(0, |(_, offset)| offset);
+            out.push(vocabulary, scored, offset);
+        }
+        rest
+    }
+}
+
+/// The places of byte offsets that ascend, in characters.
+fn characters(text: &str, offsets: impl Iterator<Item = usize>) -> Vec<usize> {
+    let (mut at, mut count) = (0, 0);
+    let one = |offset: usize| {
+        let passed = text.as_bytes().get(at..offset).unwrap_or_default();
+        // A token that begins inside a character counts as behind it.
+        count += passed.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+        at = at.max(offset);
+        count
+    };
+    offsets.map(one).collect()
 }
 
 /// Where in a choice's text the next token begins, in characters. One that several tokens spell counts where it is complete.
@@ -63,6 +125,11 @@ pub(super) struct TextOffset {
 }
 
 impl TextOffset {
+    /// Behind a text.
+    pub(super) fn after(text: &str) -> Self {
+        Self { characters: text.chars().count(), open: Vec::new() }
+    }
+
     /// Text that no token spells, and that completes what was open.
     fn skip(&mut self, characters: u32) {
         if characters > 0 {
@@ -97,24 +164,38 @@ pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -
     ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None }
 }
 
-/// `offset` is where the first token begins; this moves it behind the last one.
-pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mut TextOffset) -> TextLogprobs {
+/// `offset` is where the first token begins; this moves it behind the last one. Before them come the tokens of an echoed
+/// `prompt`, if it is scored.
+pub(super) fn text(
+    vocabulary: &Vocabulary,
+    tokens: &[TokenLogprob],
+    offset: &mut TextOffset,
+    prompt: Option<&mut ScoredPrompt>,
+) -> TextLogprobs {
     let mut out = TextLogprobs::default();
+    let tokens = prompt.map_or(tokens, |prompt| prompt.tell(vocabulary, tokens, &mut out));
     for drawn in tokens {
-        let text = lossy(vocabulary, drawn.token);
-        let mut top: Map<String, Value> = Map::new();
-        for &(token, logprob) in &drawn.top {
-            top.entry(lossy(vocabulary, token)).or_insert_with(|| finite(logprob).into());
-        }
-        // The list always contains the drawn token.
-        top.entry(text.clone()).or_insert_with(|| finite(drawn.logprob).into());
         offset.skip(drawn.skipped);
-        out.text_offset.push(offset.token(vocabulary.token_bytes(drawn.token).unwrap_or_default()));
-        out.tokens.push(text);
-        out.token_logprobs.push(finite(drawn.logprob));
-        out.top_logprobs.push(top);
+        let begins = offset.token(vocabulary.token_bytes(drawn.token).unwrap_or_default());
+        out.push(vocabulary, drawn, begins);
     }
     out
+}
+
+impl TextLogprobs {
+    fn push(&mut self, vocabulary: &Vocabulary, of: &TokenLogprob, offset: usize) {
+        let text = lossy(vocabulary, of.token);
+        let mut top: Map<String, Value> = Map::new();
+        for &(token, logprob) in &of.top {
+            top.entry(lossy(vocabulary, token)).or_insert_with(|| finite(logprob).into());
+        }
+        // The list always contains the token itself.
+        top.entry(text.clone()).or_insert_with(|| finite(of.logprob).into());
+        self.text_offset.push(offset);
+        self.tokens.push(text);
+        self.token_logprobs.push(Some(finite(of.logprob)));
+        self.top_logprobs.push(Some(top));
+    }
 }
 
 fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> TopLogprob {
@@ -167,7 +248,7 @@ mod tests {
     fn text_tokens_have_parallel_lists_and_running_offsets() {
         let (vocabulary, tokens) = drawn();
         let mut offset = at(5);
-        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut offset)).unwrap();
+        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut offset, None)).unwrap();
         let expected = json!({
             "tokens": ["a", "\u{FFFD}"], "token_logprobs": [-0.25, -9999.0], "text_offset": [5, 6],
             "top_logprobs": [{"a": -0.25, "\u{FFFD}": -9999.0}, {"\u{FFFD}": -9999.0}],
@@ -180,8 +261,47 @@ mod tests {
     fn offsets_count_text_that_comes_of_no_listed_token() {
         let (vocabulary, mut tokens) = drawn();
         tokens[1].skipped = 4;
-        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut at(5))).unwrap();
+        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut at(5), None)).unwrap();
         assert_eq!(got["text_offset"], json!([5, 10]));
+    }
+
+    #[test]
+    fn a_scored_prompt_comes_first_and_its_first_token_has_no_log_probability() {
+        let (vocabulary, tokens) = drawn();
+        let prompt = [Token(1), Token(2), Token(0)];
+        let mut scored = ScoredPrompt::new(&vocabulary, &prompt, "\u{20ac}a");
+        let told = |token, logprob| TokenLogprob { token: Token(token), logprob, top: Vec::new(), skipped: 0 };
+        let mut offset = TextOffset::after("\u{20ac}a");
+        // It comes in parts, of which the last one has what is generated, too.
+        let first = text(&vocabulary, &[told(2, -1.0)], &mut offset, Some(&mut scored));
+        let got = serde_json::to_value(first).unwrap();
+        assert_eq!(got["token_logprobs"], json!([null, -1.0]));
+        assert_eq!(got["top_logprobs"], json!([null, {"\u{FFFD}": -1.0}]));
+        assert_eq!(got["text_offset"], json!([0, 1]), "the second token ends the character that the first begins");
+        let rest = [&[told(0, -2.0)][..], &tokens[..1]].concat();
+        let got = serde_json::to_value(text(&vocabulary, &rest, &mut offset, Some(&mut scored))).unwrap();
+        assert_eq!((&got["tokens"], &got["text_offset"]), (&json!(["a", "a"]), &json!([1, 2])));
+        assert_eq!(got["token_logprobs"], json!([-2.0, -0.25]));
+    }
+
+    #[test]
+    fn a_prompt_of_one_token_is_told_without_any_log_probability() {
+        let (vocabulary, _) = drawn();
+        let mut scored = ScoredPrompt::new(&vocabulary, &[Token(0)], "a");
+        let got = serde_json::to_value(text(&vocabulary, &[], &mut at(1), Some(&mut scored))).unwrap();
+        assert_eq!(got, json!({"tokens": ["a"], "token_logprobs": [null], "top_logprobs": [null], "text_offset": [0]}));
+    }
+
+    #[test]
+    fn offsets_of_a_prompt_are_those_of_the_text_that_was_sent() {
+        let vocabulary = Vocabulary::new([" a", "b"], Vec::new());
+        let tokens = [Token(0), Token(1), Token(1)];
+        let of = |text| {
+            ScoredPrompt::new(&vocabulary, &tokens, text).left.iter().rev().map(|(_, at)| *at).collect::<Vec<_>>()
+        };
+        assert_eq!(of("abb"), [0, 1, 2], "the vocabulary puts a space in front");
+        assert_eq!(of(" abb"), [0, 2, 3]);
+        assert_eq!(of("no such text"), [0, 2, 3]);
     }
 
     #[test]
@@ -201,7 +321,7 @@ mod tests {
         let (vocabulary, _) = drawn();
         let of_chat = serde_json::to_value(chat(&vocabulary, &[])).unwrap();
         assert_eq!(of_chat, json!({"content": [], "refusal": null}));
-        let of_text = serde_json::to_value(text(&vocabulary, &[], &mut at(0))).unwrap();
+        let of_text = serde_json::to_value(text(&vocabulary, &[], &mut at(0), None)).unwrap();
         assert_eq!(of_text, json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}));
     }
 }

@@ -3,13 +3,13 @@ use axum::response::Response;
 use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
 use serde::Serialize;
 
-use super::logprobs::{self, ChatLogprobs, TextLogprobs, TextOffset};
-use super::{Envelope, Finish};
+use super::logprobs::{self, ChatLogprobs, ScoredPrompt, TextLogprobs, TextOffset};
+use super::{ChoiceNote, Envelope, Finish};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
 use crate::flow::kept;
-use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::request::{Endpoint, GenerationRequest, Prompt};
 
 /// The text of one choice, and how it ended.
 #[derive(Debug)]
@@ -17,12 +17,14 @@ pub(crate) struct Collected {
     text: String,
     logprobs: Vec<TokenLogprob>,
     pub(crate) reason: Option<FinishReason>,
+    /// Log-probabilities that are the prompt's.
+    scored: usize,
 }
 
 impl Collected {
-    /// A new choice, whose text begins with `echo`.
-    pub(crate) fn new(echo: &str) -> Self {
-        Self { text: echo.to_owned(), logprobs: Vec::new(), reason: None }
+    /// A new choice of a prompt, which its text may begin with.
+    pub(crate) fn new(request: &GenerationRequest, prompt: &Prompt) -> Self {
+        Self { text: prompt.echo.clone(), logprobs: Vec::new(), reason: None, scored: request.scored(prompt) }
     }
 
     pub(crate) fn add(&mut self, delta: Delta) {
@@ -33,6 +35,33 @@ impl Collected {
     fn finish_reason(&self) -> Finish {
         self.reason.map_or(Finish::Length, Finish::from)
     }
+
+    fn note(&self) -> Option<ChoiceNote> {
+        self.reason.and_then(ChoiceNote::of)
+    }
+
+    /// The mean log-probability of its tokens; of one without any, the least that there is.
+    fn likelihood(&self) -> f64 {
+        let own = self.logprobs.get(self.scored..).unwrap_or_default();
+        let sum: f64 = own.iter().map(|token| f64::from(token.logprob)).sum();
+        if own.is_empty() { f64::NEG_INFINITY } else { sum / own.len() as f64 }
+    }
+}
+
+/// Of each prompt's choices the likeliest ones, as many as are answered, the best one first.
+pub(crate) fn likeliest(request: &GenerationRequest, choices: Vec<Collected>) -> Vec<Collected> {
+    if !request.chooses() {
+        return choices;
+    }
+    let (generated, answered) = (request.settings.best_of as usize, request.settings.n as usize);
+    let (mut rest, mut best) = (choices, Vec::new());
+    while !rest.is_empty() {
+        let later = rest.split_off(generated.min(rest.len()));
+        rest.sort_by(|one, other| other.likelihood().total_cmp(&one.likelihood()));
+        best.extend(rest.into_iter().take(answered));
+        rest = later;
+    }
+    best
 }
 
 #[derive(Debug, Serialize)]
@@ -41,6 +70,8 @@ struct ChatChoice<'a> {
     message: AssistantMessage<'a>,
     logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Finish,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    camshaft: Option<ChoiceNote>,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,6 +87,8 @@ struct TextChoice<'a> {
     index: usize,
     logprobs: Option<TextLogprobs>,
     finish_reason: Finish,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    camshaft: Option<ChoiceNote>,
 }
 
 /// The response, which holds `share` until the client has taken it.
@@ -81,17 +114,27 @@ pub(crate) fn respond(
                     message: AssistantMessage { role: "assistant", content: &choice.text, refusal: None },
                     logprobs: wanted.then(|| logprobs::chat(vocabulary, &choice.logprobs)),
                     finish_reason: choice.finish_reason(),
+                    camshaft: choice.note(),
                 })
                 .collect();
             kept::json(&envelope.object("chat.completion", &choices, usage), share)
         }
         Endpoint::Completion => {
+            let n = request.settings.n as usize;
+            let logprobs = |index: usize, choice: &Collected| {
+                let prompt = request.prompts.get(index / n).filter(|_| wanted)?;
+                let mut offset = TextOffset::after(&prompt.echo);
+                let scores = || ScoredPrompt::new(vocabulary, &prompt.tokens, &prompt.echo);
+                let mut scored = request.scores_prompts.then(scores);
+                Some(logprobs::text(vocabulary, &choice.logprobs, &mut offset, scored.as_mut()))
+            };
             let choices: Vec<_> = choices
                 .map(|(index, choice)| TextChoice {
                     text: &choice.text,
                     index,
-                    logprobs: wanted.then(|| logprobs::text(vocabulary, &choice.logprobs, &mut TextOffset::default())),
+                    logprobs: logprobs(index, choice),
                     finish_reason: choice.finish_reason(),
+                    camshaft: choice.note(),
                 })
                 .collect();
             kept::json(&envelope.object("text_completion", &choices, usage), share)

@@ -12,7 +12,7 @@ use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
-use crate::wire::messages::{Message, Role};
+use crate::wire::messages::{Conversation, Ending, Message, Role};
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
 const TEMPLATE: &str =
@@ -52,6 +52,9 @@ pub(super) fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
         trained_context_tokens: 64,
         reuse: Reuse::Ranges,
         context_tokens: 64,
+        sampling: Default::default(),
+        quantization: None,
+        infill: None,
         chat_template: template.map(str::to_owned),
         bos_text: bos.into(),
         eos_text: eos.into(),
@@ -76,7 +79,9 @@ fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Re
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile("test", &info).unwrap();
     let model = TextModel { info, tokenizer: Arc::new(Bytes) };
-    let rendered = prompt::render(&model, &compiled, &user(contents), &kwargs(variables), &Aside::default())?;
+    let (messages, variables) = (&user(contents), &kwargs(variables));
+    let conversation = Conversation { messages, variables, ending: Ending::default() };
+    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Aside::default())?;
     let tokens = rendered.tokens;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }

@@ -44,7 +44,7 @@ impl PoolBook {
                 self.events.push(SchedulerEvent::Preempted { id });
             }
             Event::Resumed { id } => self.take_or_give_place(id, |_, account| account.resumed(id)),
-            Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
+            Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } | Event::Sessions { .. } => {}
         }
     }
 
@@ -62,7 +62,7 @@ impl PoolBook {
     fn finished(&mut self, id: RequestId, reason: FinishReason, generated_tokens: u32) {
         let ending = match reason {
             FinishReason::Stop => Ending::Stop,
-            FinishReason::Length => Ending::Length,
+            FinishReason::Length | FinishReason::Expired => Ending::Length,
             FinishReason::Filtered => Ending::Filter,
             // Its length says nothing about how long outputs are. Whoever was not told to end it cut a slow reader.
             FinishReason::Cancelled => {

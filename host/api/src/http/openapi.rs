@@ -1,0 +1,231 @@
+//! `GET /openapi.json`: what the public listener serves, made of the wire types; and `GET /docs`, which shows it.
+use std::collections::BTreeMap;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderName, Method};
+use axum::response::IntoResponse;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::wire::types::chat::{ChatChunk, ChatCompletion, ChatRequest};
+use crate::wire::types::completions::{Completion, CompletionRequest};
+use crate::wire::types::embeddings::{EmbeddingList, EmbeddingRequest};
+use crate::wire::types::errors::{ERRORS, ErrorResponse};
+use crate::wire::types::models::{ModelDetails, ModelList, TensorModelInfo};
+use crate::wire::types::tokens::{
+    CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest, Tokenized,
+};
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+/// It has all that it shows from this server.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
+                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
+/// What an operation takes and gives.
+#[derive(Debug, Clone, Copy)]
+struct Described {
+    summary: &'static str,
+    request: Option<MakeSchema>,
+    response: Response,
+    /// Of a streamed response, each of its events.
+    event: Option<MakeSchema>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Response {
+    Typed(MakeSchema),
+    /// JSON that no type describes.
+    Json,
+    /// Of another media type.
+    Other(&'static str),
+}
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// Any JSON object.
+fn object(_: &mut SchemaGenerator) -> Schema {
+    schemars::json_schema!({ "type": "object" })
+}
+
+const fn getting(summary: &'static str, response: Response) -> Described {
+    Described { summary, request: None, response, event: None }
+}
+
+const fn posting(summary: &'static str, request: MakeSchema, response: Response) -> Described {
+    Described { summary, request: Some(request), response, event: None }
+}
+
+fn described(route: &PublicRoute) -> Described {
+    use Response::{Json, Other, Typed};
+    let chunks = |described: Described, event: MakeSchema| Described { event: Some(event), ..described };
+    match (route.method.as_str(), route.path) {
+        ("GET", "/healthz" | "/health" | "/v2/health/live") => getting("The process can answer", Json),
+        ("GET", "/readyz" | "/ready" | "/v2/health/ready") => getting("Load balancers should send requests", Json),
+        ("GET", "/metrics") => getting("Metrics in Prometheus' text format, for operators", Other("text/plain")),
+        ("GET", "/server/stats") => getting("Queues, workers and latencies", Json),
+        ("GET", OPENAPI) => getting("This description", Json),
+        ("GET", DOCS) => getting("A page that shows this description", Other("text/html")),
+        ("POST", "/v1/chat/completions" | "/chat") => {
+            chunks(posting("Answers a conversation", of::<ChatRequest>, Typed(of::<ChatCompletion>)), of::<ChatChunk>)
+        }
+        ("POST", "/v1/completions") => chunks(
+            posting("Continues a text or tokens", of::<CompletionRequest>, Typed(of::<Completion>)),
+            of::<Completion>,
+        ),
+        ("POST", "/v1/embeddings" | "/embeddings") => {
+            posting("Vectors of texts", of::<EmbeddingRequest>, Typed(of::<EmbeddingList>))
+        }
+        ("POST", "/v1/tokenize") => posting("Tokens of a text", of::<TokenizeRequest>, Typed(of::<Tokenized>)),
+        ("POST", "/v1/detokenize") => posting("The text of tokens", of::<DetokenizeRequest>, Typed(of::<Detokenized>)),
+        ("POST", "/v1/session/close") => {
+            posting("Releases a session's prefix", of::<CloseSessionRequest>, Typed(of::<ClosedSession>))
+        }
+        ("GET", "/v1/sessions") => getting("Open sessions of the caller's", Typed(of::<SessionList>)),
+        ("GET", "/v1/models") => getting("Names of models that the caller may use", Typed(of::<ModelList>)),
+        ("GET", "/v1/models/{*id}") => getting("One model", Typed(of::<ModelDetails>)),
+        ("GET", "/model/info") => getting("What a tensor model takes and gives", Typed(of::<TensorModelInfo>)),
+        ("POST", "/predict" | "/v1/models/{*id}") => posting("Tensors to tensors", object, Json),
+        ("POST", "/v2/models/{*id}") => posting("Tensors to tensors (Open Inference Protocol)", object, Json),
+        ("POST", "/v2/repository/index") => posting("The models (Open Inference Protocol)", object, Json),
+        _ => getting("See docs/api.md", Json),
+    }
+}
+
+pub(crate) const OPENAPI: &str = "/openapi.json";
+pub(crate) const DOCS: &str = "/docs";
+
+/// A route of the public listener.
+#[derive(Debug, Clone)]
+pub(crate) struct PublicRoute {
+    pub(crate) method: &'static Method,
+    pub(crate) path: &'static str,
+    /// For people to read.
+    pub(crate) shown: String,
+    /// Whether anyone may call it.
+    pub(crate) open: bool,
+}
+
+/// The description of all routes, as it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Document(Bytes);
+
+impl Document {
+    pub(crate) fn of(routes: impl Iterator<Item = PublicRoute>) -> Self {
+        Self(Bytes::from(description(routes).to_string()))
+    }
+}
+
+pub(crate) async fn openapi(Extension(Document(document)): Extension<Document>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, JSON), (CACHE_CONTROL, "no-cache")], document)
+}
+
+pub(crate) async fn docs() -> impl IntoResponse {
+    let sniffing = HeaderName::from_static("x-content-type-options");
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, PAGE_POLICY),
+        (CACHE_CONTROL, "no-cache"),
+        (sniffing, "nosniff"),
+    ];
+    (headers, include_str!("docs.html"))
+}
+
+/// The document, in OpenAPI 3.1.
+fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let error = of::<ErrorResponse>(&mut generator);
+    let mut paths: Map<String, Value> = Map::new();
+    for route in routes {
+        let (path, parameters) = templated(&route.shown);
+        let operation = operation(&route, parameters, &mut generator);
+        let entry = paths.entry(path).or_insert_with(|| json!({}));
+        entry[route.method.as_str().to_lowercase()] = operation;
+    }
+    let one =
+        |(status, text): (String, String)| (status, json!({"description": text, "content": {JSON: {"schema": error}}}));
+    let responses: Map<String, Value> = by_status().map(one).collect();
+    let errors: Vec<Value> = ERRORS
+        .iter()
+        .flat_map(|row| row.codes.iter().map(move |code| (row, code)))
+        .map(|(row, code)| json!({"status": row.status, "type": row.kind, "code": code, "when": row.when}))
+        .collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Camshaft",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Shapes are OpenAI's where OpenAI has them. docs/api.md says what each field means.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "responses": responses,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "x-errors": errors,
+    })
+}
+
+/// What each status of the table stands for. Several rows may have one.
+fn by_status() -> impl Iterator<Item = (String, String)> {
+    let mut all: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    ERRORS.iter().for_each(|row| all.entry(row.status.to_string()).or_default().push(row.when));
+    all.into_iter().map(|(status, when)| (status, when.join(" ")))
+}
+
+fn operation(route: &PublicRoute, parameters: Vec<Value>, generator: &mut SchemaGenerator) -> Value {
+    let Described { summary, request, response, event } = described(route);
+    let mut content = match response {
+        Response::Typed(schema) => json!({JSON: {"schema": schema(generator)}}),
+        Response::Json => json!({JSON: {"schema": {}}}),
+        Response::Other(media) => json!({media: {"schema": {"type": "string"}}}),
+    };
+    if let Some(event) = event {
+        let schema = event(generator);
+        content[EVENTS] = json!({"schema": {"type": "string"}, "x-event": schema});
+    }
+    let mut responses = json!({"200": {"description": summary, "content": content}});
+    for (status, _) in by_status() {
+        responses[&status] = json!({"$ref": format!("#/components/responses/{status}")});
+    }
+    // A policy chooses its statuses.
+    responses["default"] = json!({"$ref": "#/components/responses/500"});
+    let mut operation = json!({"summary": summary, "responses": responses});
+    if !parameters.is_empty() {
+        operation["parameters"] = Value::Array(parameters);
+    }
+    if let Some(request) = request {
+        let schema = request(generator);
+        operation["requestBody"] = json!({"required": true, "content": {JSON: {"schema": schema}}});
+    }
+    if !route.open {
+        // As shipped, callers on this machine need no key.
+        operation["security"] = json!([{"bearer": []}, {"key": []}, {}]);
+    }
+    operation
+}
+
+/// A path in OpenAPI's words, with its parameters.
+fn templated(path: &str) -> (String, Vec<Value>) {
+    let path = path.replace("{*id}", "{id}");
+    let parameters = match path.contains("{id}") {
+        true => vec![json!({"name": "id", "in": "path", "required": true, "schema": {"type": "string"}})],
+        false => Vec::new(),
+    };
+    (path, parameters)
+}

@@ -1,0 +1,141 @@
+//! `/v1/models`.
+use camshaft_core::engine::ModelKind;
+use camshaft_core::sampling::SamplingParams;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::tensor_objects::SpecObject;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Model {
+    pub(crate) id: String,
+    /// `model`.
+    pub(crate) object: String,
+    /// Time of loading, in seconds since the Unix epoch; 0 of one that is not in memory.
+    pub(crate) created: u64,
+    /// `camshaft`.
+    pub(crate) owned_by: String,
+    /// Of an adapter: its model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelList {
+    /// `list`.
+    pub(crate) object: String,
+    pub(crate) data: Vec<Model>,
+}
+
+/// One model, with facts beyond OpenAI's shape: of one that is in memory those of its kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ModelDetails {
+    #[serde(flatten)]
+    pub(crate) model: Model,
+    /// `null`: nobody knows before it is loaded.
+    #[schemars(with = "Option<String>")]
+    pub(crate) task: Option<ModelKind>,
+    /// `ready`, `loading`, `asleep`, `unhealthy`, `damaged` or `failed`.
+    pub(crate) state: String,
+    #[serde(flatten)]
+    pub(crate) facts: Option<Facts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Facts {
+    Text(TextFacts),
+    Tensors(TensorFacts),
+}
+
+/// Of a model that reads texts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct TextFacts {
+    /// Tokens of prompt and output of a request together, or of one input, at most.
+    pub(crate) context_tokens: u32,
+    pub(crate) trained_context_tokens: u32,
+    pub(crate) vocabulary_tokens: usize,
+    pub(crate) parameters: u64,
+    /// How most weights are stored, if the file says so (`Q4_K - Medium`).
+    pub(crate) quantization: Option<String>,
+    /// `ranges`: a prefix that several requests share is computed once; `none`.
+    pub(crate) prefix_reuse: PrefixReuse,
+    /// Whether the model has one of its own.
+    pub(crate) chat_template: bool,
+    /// What it is asked by: `chat`, `completions`, `logprobs`, `infill` (`suffix`), `adapters` (`lora`) and `sessions`, or
+    /// `embeddings`.
+    pub(crate) capabilities: Vec<String>,
+    /// Of requests that name none; of a model that generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sampling: Option<Sampling>,
+}
+
+/// Sampling parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sampling {
+    pub(crate) temperature: f32,
+    pub(crate) top_k: u32,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
+    pub(crate) typical_p: f32,
+    pub(crate) repeat_penalty: f32,
+    pub(crate) repeat_last_n: u32,
+    pub(crate) frequency_penalty: f32,
+    pub(crate) presence_penalty: f32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PrefixReuse {
+    Ranges,
+    None,
+}
+
+/// Of a tensor model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct TensorFacts {
+    /// Format of the file.
+    pub(crate) format: String,
+    /// What computes it.
+    pub(crate) backend: String,
+    pub(crate) inputs: Vec<SpecObject>,
+    pub(crate) outputs: Vec<SpecObject>,
+    pub(crate) parameters: u64,
+    pub(crate) bytes: u64,
+}
+
+/// `GET /model/info`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct TensorModelInfo {
+    pub(crate) name: String,
+    #[schemars(with = "String")]
+    pub(crate) kind: ModelKind,
+    #[serde(flatten)]
+    pub(crate) facts: TensorFacts,
+}
+
+impl Model {
+    pub(crate) fn new(id: String, created: u64, parent: Option<String>) -> Self {
+        Self { id, object: "model".to_owned(), created, owned_by: "camshaft".to_owned(), parent }
+    }
+}
+
+impl From<SamplingParams> for Sampling {
+    fn from(params: SamplingParams) -> Self {
+        let SamplingParams { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, .. } = params;
+        let SamplingParams { repeat_last_n, frequency_penalty, presence_penalty, .. } = params;
+        Self {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            repeat_penalty,
+            repeat_last_n,
+            frequency_penalty,
+            presence_penalty,
+        }
+    }
+}

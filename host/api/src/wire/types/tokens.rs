@@ -1,0 +1,83 @@
+//! `/v1/tokenize`, `/v1/detokenize` and the sessions.
+use camshaft_core::limits;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::generation::Adapter;
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct TokenizeRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) text: String,
+    /// Adds the tokens that the model puts around a text.
+    pub(crate) add_special: Option<bool>,
+    /// The spelling of a control token becomes that token.
+    pub(crate) parse_special: Option<bool>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tokenized {
+    pub(crate) tokens: Vec<u32>,
+    /// Start and end of what each token was made of, in bytes. Null if nobody knows: the tokens do not spell the text.
+    pub(crate) offsets: Option<Vec<(u32, u32)>>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct DetokenizeRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) tokens: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Detokenized {
+    /// Bytes that are not UTF-8 are replaced.
+    pub(crate) text: String,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct CloseSessionRequest {
+    pub(crate) model: Option<String>,
+    #[schemars(length(min = 1, max = limits::SESSION_ID))]
+    pub(crate) session_id: String,
+    /// Those that the session was used with.
+    pub(crate) lora: Option<Vec<Adapter>>,
+    /// The one that the session was used with.
+    pub(crate) prompt_cache_key: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClosedSession {
+    pub(crate) id: String,
+    /// `session.closed`.
+    pub(crate) object: String,
+    /// Whether there was such a session.
+    pub(crate) closed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SessionList {
+    /// `list`.
+    pub(crate) object: String,
+    pub(crate) data: Vec<Session>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Session {
+    pub(crate) id: String,
+    /// `session`.
+    pub(crate) object: String,
+    pub(crate) model: String,
+    /// Length of the prefix that it keeps.
+    pub(crate) tokens: u32,
+    /// When it is closed if no request uses it before.
+    pub(crate) expires_in_seconds: u64,
+    /// That it is used with.
+    pub(crate) prompt_cache_key: Option<String>,
+    /// Whether it is used with adapters (`lora`).
+    pub(crate) adapted: bool,
+}

@@ -1,0 +1,339 @@
+//! What the server says of itself: `/openapi.json` against what it does and against docs/api.md, and fields that it does not know.
+use std::collections::{BTreeMap, BTreeSet};
+
+use camshaft_api::shapes::{Shape, round_trip};
+use camshaft_api::{Access, ROUTES};
+use camshaft_core::message::{FinishReason, Start};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Map, Value, json};
+
+use crate::fixture::Server;
+use crate::pool::Step;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+async fn description(server: &Server) -> Value {
+    let reply = server.get("/openapi.json").await;
+    assert_eq!((reply.status.as_u16(), reply.header("content-type")), (200, Some("application/json")));
+    reply.json()
+}
+
+/// What a reference leads to; else the value itself.
+fn resolved<'a>(api: &'a Value, schema: &'a Value) -> &'a Value {
+    match schema["$ref"].as_str() {
+        Some(target) => resolved(api, api.pointer(target.strip_prefix('#').unwrap()).unwrap()),
+        None => schema,
+    }
+}
+
+/// The fields of an endpoint's requests.
+fn fields<'a>(api: &'a Value, path: &str) -> &'a Map<String, Value> {
+    let schema = &api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    resolved(api, schema)["properties"].as_object().unwrap()
+}
+
+/// Every reference below a value.
+fn references(value: &Value, visit: &mut impl FnMut(&str)) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, below)| match below {
+            Value::String(target) if name == "$ref" => visit(target),
+            below => references(below, visit),
+        }),
+        Value::Array(list) => list.iter().for_each(|below| references(below, visit)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_reference_leads_somewhere_in_the_document() {
+    let api = description(&Server::new()).await;
+    assert_eq!(api["openapi"], "3.1.0");
+    let mut count = 0;
+    references(&api, &mut |target| {
+        count += 1;
+        assert!(api.pointer(target.strip_prefix('#').unwrap()).is_some(), "{target}");
+    });
+    assert!(count > 100, "{count}");
+}
+
+#[tokio::test]
+async fn every_public_route_is_described_and_no_other() {
+    let api = description(&Server::new()).await;
+    let paths = api["paths"].as_object().unwrap();
+    let mut count = 0;
+    for route in ROUTES {
+        let (path, method) = (route.shown().replace("{*id}", "{id}"), route.method.as_str().to_lowercase());
+        let operation = paths.get(&path).and_then(|path| path.get(&method));
+        assert_eq!(operation.is_some(), route.access != Access::Operators, "{route:?}");
+        count += usize::from(operation.is_some());
+    }
+    let described: usize = paths.values().map(|path| path.as_object().unwrap().len()).sum();
+    assert_eq!(described, count);
+}
+
+#[tokio::test]
+async fn the_page_shows_the_description_and_loads_nothing_from_elsewhere() {
+    let server = Server::new();
+    let reply = server.get("/docs").await;
+    assert_eq!((reply.status.as_u16(), reply.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(reply.header("content-security-policy").unwrap().starts_with("default-src 'none';"));
+    assert!(reply.text.contains("fetch(\"openapi.json\")"));
+    for foreign in ["http://", "https://", "//cdn", "@import", "src="] {
+        assert!(!reply.text.contains(foreign), "{foreign}");
+    }
+}
+
+/// A value that no field of this type takes.
+fn of_another_type(schema: &Value) -> Value {
+    let text = schema.to_string();
+    let takes = |name: &str| text.contains(&format!("\"{name}\""));
+    [json!({"k": 1}), json!(true), json!("text")]
+        .into_iter()
+        .find(|value| match value {
+            Value::Object(_) => !takes("object") && !takes("$ref"),
+            Value::Bool(_) => !takes("boolean"),
+            _ => true,
+        })
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_field_is_read_as_its_type_says_refused_ignored_or_logged() {
+    let server = Server::new();
+    let api = description(&server).await;
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for path in [CHAT, COMPLETIONS] {
+        let body = match path {
+            CHAT => json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}]}),
+            _ => json!({"model": "demo", "prompt": "ab"}),
+        };
+        let ask = async |name: &str, value: Value| {
+            let mut body = body.clone();
+            body[name] = value;
+            server.post(path, body).await
+        };
+        for (name, schema) in fields(&api, path) {
+            let support = schema["x-support"].as_str().unwrap_or("served");
+            *seen.entry(support.to_owned()).or_default() += 1;
+            match support {
+                "ignored" | "logged" => {
+                    for junk in [json!({"k": [1]}), json!("text"), json!(7), json!(true)] {
+                        let reply = ask(name, junk.clone()).await;
+                        assert_eq!(reply.status, 200, "{path} {name} {junk}: {}", reply.text);
+                    }
+                }
+                "refused" => {
+                    for asked in [json!({"k": 1}), json!([1]), json!("text"), json!(true)] {
+                        let (shape, _) = ask(name, asked).await.error(400);
+                        assert_eq!(shape, format!("invalid_request_error - {name}"), "{path}");
+                    }
+                    assert_eq!(ask(name, Value::Null).await.status, 200, "{path} {name}");
+                }
+                _ => {
+                    let wrong = of_another_type(schema);
+                    let (shape, message) = ask(name, wrong.clone()).await.error(400);
+                    let param = shape.rsplit(' ').next().unwrap().to_owned();
+                    assert!(
+                        param == *name || param.starts_with(&format!("{name}.")),
+                        "{path} {name} {wrong}: {shape} {message}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(seen["served"] > 60 && seen["refused"] > 15 && seen["ignored"] > 8 && seen["logged"] == 4, "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_bound_that_the_description_names_is_a_bound() {
+    let server = Server::new();
+    let api = description(&server).await;
+    let mut count = 0;
+    for (name, schema) in fields(&api, CHAT) {
+        let fraction = schema["type"].to_string().contains("number");
+        let past =
+            |bound: f64, step: f64| if fraction { json!(bound + step / 128.0) } else { json!((bound + step) as i64) };
+        let bounds = [(&schema["minimum"], -1.0), (&schema["maximum"], 1.0)];
+        for (bound, step) in bounds.into_iter().filter_map(|(bound, step)| Some((bound.as_f64()?, step))) {
+            count += 1;
+            // Beside what makes it a fault of its own, if anything: its bounds are looked at first.
+            let (shape, message) = server.chat(json!({ name: past(bound, step) })).await.error(400);
+            assert_eq!(shape, format!("invalid_request_error - {name}"), "{message}");
+        }
+    }
+    assert!(count > 25, "{count}");
+}
+
+#[tokio::test]
+async fn unknown_fields_are_ignored_and_counted_by_name() {
+    let server = Server::new();
+    let count = async |field: &str| server.metric(&format!("camshaft_unknown_fields_total{{field=\"{field}\"}}")).await;
+    assert_eq!(count("other").await, 0.0, "the series is there from the start");
+    for _ in 0..2 {
+        assert_eq!(
+            server.chat(json!({"max_token": 5, "store": true, "n": 1, "x\n\"y": [1], "absent": null})).await.status,
+            200
+        );
+    }
+    assert_eq!(server.complete(json!({"max_token": 5, "messages": []})).await.status, 200);
+    server.post("/v1/tokenize", json!({"model": "demo", "text": "a", "txt": 1})).await;
+    server.post("/v1/detokenize", json!({"model": "demo", "tokens": [1], "tok": 1})).await;
+    for (field, times) in [("max_token", 3.0), ("x__y", 2.0), ("messages", 1.0), ("txt", 1.0), ("tok", 1.0)] {
+        assert_eq!(count(field).await, times, "{field}");
+    }
+    for known in ["store", "n", "absent"] {
+        assert_eq!(count(known).await, 0.0, "{known}");
+    }
+    // Of one body only so many are looked at.
+    let many: Map<String, Value> = (0..1000).map(|n| (format!("f{n:04}"), json!(1))).collect();
+    server.chat(Value::Object(many)).await;
+    let text = server.admin("/metrics").await.text;
+    assert_eq!(text.lines().filter(|line| line.starts_with("camshaft_unknown_fields_total{field=\"f")).count(), 16);
+}
+
+#[tokio::test]
+async fn models_say_what_they_are_and_what_may_be_asked_of_them() {
+    let server = Server::new();
+    let show = async |id: &str| {
+        let reply = server.get(&format!("/v1/models/{id}")).await;
+        let model = reply.json();
+        assert_eq!(round_trip(Shape::Model, &model).as_ref().ok(), Some(&model));
+        model
+    };
+    let demo = show("demo").await;
+    assert_eq!(
+        (&demo["context_tokens"], &demo["parameters"], &demo["quantization"]),
+        (&json!(200), &json!(3), &json!("Q4_0"))
+    );
+    assert_eq!(demo["capabilities"], json!(["chat", "completions", "logprobs", "adapters", "sessions"]));
+    assert_eq!(
+        show("org/secret").await["capabilities"],
+        json!(["chat", "completions", "logprobs", "infill", "sessions"])
+    );
+    let list = server.get("/v1/models").await.json();
+    assert_eq!(round_trip(Shape::Models, &list).as_ref().ok(), Some(&list));
+}
+
+/// The rows of a table below a heading of docs/api.md: the cells of each.
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string("../../docs/api.md").unwrap();
+    let (_, below) = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let rows = below.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
+    let inner = |line: &str| line.trim().strip_prefix('|').and_then(|line| line.strip_suffix('|')).unwrap().to_owned();
+    let cells = |line: &str| inner(line).split('|').map(|cell| cell.trim().to_owned()).collect();
+    rows.map(cells).collect()
+}
+
+/// What stands in backquotes.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_manual_says_of_each_field_of_openais_what_the_types_say() {
+    let api = description(&Server::new()).await;
+    let sections =
+        [("#### Chat completions", CHAT), ("#### Plain completions", COMPLETIONS), ("#### Vectors", "/v1/embeddings")];
+    for (heading, path) in sections {
+        let said: BTreeMap<String, String> = table(heading)
+            .iter()
+            .flat_map(|row| quoted(&row[0]).into_iter().map(|name| (name, row[1].clone())))
+            .collect();
+        let is = |(name, schema): (&String, &Value)| {
+            let own = schema["x-own"] == true;
+            (!own).then(|| (name.clone(), schema["x-support"].as_str().unwrap_or("served").to_owned()))
+        };
+        let typed: BTreeMap<String, String> = fields(&api, path).iter().filter_map(is).collect();
+        assert_eq!(said, typed, "{heading}");
+    }
+}
+
+#[tokio::test]
+async fn the_manual_names_every_field() {
+    let api = description(&Server::new()).await;
+    let text = std::fs::read_to_string("../../docs/api.md").unwrap();
+    for path in [CHAT, COMPLETIONS, "/v1/embeddings", "/v1/tokenize", "/v1/detokenize", "/v1/session/close"] {
+        for name in fields(&api, path).keys() {
+            assert!(text.contains(&format!("`{name}`")) || text.contains(&format!("`{name}.")), "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_manuals_table_of_errors_is_the_descriptions() {
+    let api = description(&Server::new()).await;
+    let (mut said, mut status) = (BTreeSet::new(), String::new());
+    for row in table("## Errors") {
+        if !row[0].is_empty() {
+            status.clone_from(&row[0]);
+        }
+        // A policy's own codes are its own.
+        let Ok(number) = status.parse::<u64>() else { continue };
+        let codes = quoted(&row[2]).into_iter().filter(|code| code.len() > 3);
+        said.extend(codes.map(|code| (number, code)));
+    }
+    let of = |error: &Value| Some((error["status"].as_u64()?, error["code"].as_str()?.to_owned()));
+    let described: BTreeSet<(u64, String)> = api["x-errors"].as_array().unwrap().iter().filter_map(of).collect();
+    assert_eq!(said, described);
+}
+
+/// What a choice of a generated answer does.
+fn script() -> impl Strategy<Value = Vec<Step>> {
+    let texts = prop::sample::select(vec!["", "a", "some text", "\u{e4}\u{1f600}", "\"\\\n", "}]"]);
+    let part = prop_oneof![
+        texts.clone().prop_map(Step::Text),
+        texts.clone().prop_map(Step::Scored),
+        (texts, prop::sample::select(vec![-0.1f32, -3.25, f32::NEG_INFINITY, 0.0]))
+            .prop_map(|(text, logprob)| Step::Likely(text, logprob)),
+    ];
+    let reason = prop::sample::select(vec![
+        FinishReason::Stop,
+        FinishReason::Length,
+        FinishReason::Filtered,
+        FinishReason::Expired,
+    ]);
+    (0u32..5, prop::collection::vec(part, 0..5), reason, 0u32..9).prop_map(|(cached, parts, reason, tokens)| {
+        let mut steps = vec![Step::Started(cached)];
+        steps.extend(parts);
+        steps.push(Step::Finished(reason, tokens));
+        steps
+    })
+}
+
+/// What a client asks for, which the shape of the answer depends on.
+fn asked() -> impl Strategy<Value = (bool, Value)> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 1u32..4, prop::option::of(0u32..3));
+    flags.prop_map(|(chat, stream, usage, echo, n, logprobs)| {
+        let mut body = json!({"n": n, "stream": stream, "max_tokens": 9});
+        if stream && usage {
+            body["stream_options"] = json!({"include_usage": true});
+        }
+        if usage {
+            body["session_id"] = json!("s");
+        }
+        match (chat, logprobs) {
+            (true, Some(top)) => (body["logprobs"], body["top_logprobs"]) = (json!(true), json!(top)),
+            (false, logprobs) => (body["logprobs"], body["echo"]) = (json!(logprobs), json!(echo)),
+            (true, None) => {}
+        }
+        (chat, body)
+    })
+}
+
+#[test]
+fn every_answer_is_the_same_after_the_way_through_its_type() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
+    let run = runner.run(&(asked(), script()), |((chat, body), steps)| {
+        // The fixture compares each answer with what its type makes of it.
+        let reply = runtime.block_on(async {
+            let server = Server::scripted(move |_: &Start| steps.clone());
+            if chat { server.chat(body).await } else { server.complete(body).await }
+        });
+        prop_assert_eq!(reply.status.as_u16(), 200, "{}", reply.text);
+        Ok(())
+    });
+    run.unwrap();
+}
