@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use camshaft_api::Change;
 
 use super::Manager;
-use super::change::Order;
+use super::order::Order;
 use crate::error::ServerError;
 use crate::supervisor::{ShutdownStage, Stop};
 

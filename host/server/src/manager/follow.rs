@@ -1,0 +1,93 @@
+//! Follows the configuration file: what it says of models otherwise than before is carried out in the background.
+use std::sync::MutexGuard;
+
+use camshaft_api::{Absence, Change};
+
+use super::Manager;
+use super::state::{self, Origin, Resident, State};
+use crate::config::{LoadKey, ModelConfig};
+
+impl Manager {
+    /// Carries out what the file says otherwise than before: loads, swaps and unloads in the background.
+    pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
+        for config in new {
+            let before = old.iter().find(|before| before.id == config.id);
+            let failed = self.state().residents.get(&config.id).is_some_and(Resident::has_failed);
+            if failed || before.is_none_or(|before| !state::same(before, config)) {
+                self.want(config);
+            }
+        }
+        let gone = old.iter().filter(|before| new.iter().all(|config| config.id != before.id));
+        for before in gone {
+            self.want_gone(&before.id);
+        }
+    }
+
+    fn want(&self, config: &ModelConfig) {
+        let id = &config.id;
+        let mut state = self.state();
+        let Some(resident) = state.residents.get_mut(id) else {
+            state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::File));
+            return self.begin_wanted(state, config);
+        };
+        if resident.operation.is_some() {
+            resident.next = Some(Some(config.clone()));
+            return;
+        }
+        resident.origin = Origin::File;
+        let (wanted, listed) = (resident.followed(config), config.adapter.clone());
+        if !resident.is_loaded() {
+            (resident.config, resident.listed) = (wanted, listed);
+            return self.begin_wanted(state, config);
+        }
+        if !state::same_weights(&resident.config, config) {
+            return self.begin_told(state, Change::Swap, id, move |manager, order| {
+                manager.swap_to(order, wanted)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
+        }
+        let adapters = resident.config.adapter.clone();
+        let same_adapters = adapters == wanted.adapter;
+        let reconfigured = ModelConfig { adapter: adapters, ..wanted.clone() };
+        if let Err(error) = resident.reconfigure(reconfigured, &self.setup.starter.promised) {
+            tracing::error!(model = id, error, "the model is not changed");
+            return;
+        }
+        if !same_adapters {
+            self.begin_told(state, Change::Adapters, id, move |manager, order| {
+                manager.set_adapters(order, wanted.adapter)?;
+                manager.note_listed(order, listed);
+                Ok(())
+            });
+        } else {
+            drop(state);
+        }
+        if let Some(api) = self.api() {
+            api.set_naming(&config.naming());
+            api.set_sampling(id, (&config.sampling).into());
+        }
+    }
+
+    /// Loads a model that is to be in memory, and says of the others that they sleep.
+    fn begin_wanted(&self, state: MutexGuard<'_, State>, config: &ModelConfig) {
+        let Some(api) = self.api() else { return };
+        if config.load == LoadKey::OnDemand {
+            drop(state);
+            return self.say_asleep(&api, config);
+        }
+        // Before it may be there.
+        api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
+        self.begin_told(state, Change::Load, &config.id, Self::load_now);
+    }
+
+    fn want_gone(&self, id: &str) {
+        let mut state = self.state();
+        let Some(resident) = state.residents.get_mut(id) else { return };
+        if resident.operation.is_some() {
+            resident.next = Some(None);
+            return;
+        }
+        self.begin_told(state, Change::Unload, id, Self::unload_now);
+    }
+}

@@ -1,0 +1,157 @@
+//! The life of an operation: how it begins, who carries it out, and what follows its end.
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, MutexGuard};
+
+use camshaft_api::{Change, ModelRefusal, Operation};
+
+use super::Manager;
+use super::state::State;
+use crate::progress::ProgressSink;
+
+const PANICKED: &str = "it panicked; the log says more";
+
+/// An operation that runs.
+#[derive(Clone)]
+pub(super) struct Order {
+    pub(super) operation: String,
+    /// The id of the model that it changes.
+    pub(super) model: String,
+    manager: Arc<Manager>,
+}
+
+/// An operation that has begun, as it is told, and as it is carried out.
+pub(super) type Entered = (Operation, Order);
+
+impl Order {
+    pub(super) fn tell(&self, stage: &str, progress: f64) {
+        self.manager.state().operations.tell(&self.operation, stage, progress);
+    }
+
+    pub(super) fn sink(&self) -> ProgressSink {
+        let order = self.clone();
+        ProgressSink::new(move |stage, per_cent| order.tell(stage, per_cent as f64 / 100.0))
+    }
+}
+
+impl Manager {
+    /// Begins an operation on a model that is not being changed.
+    ///
+    /// # Errors
+    /// It is being changed, or too much is done at once.
+    pub(super) fn begin(
+        &self,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) -> Result<Operation, ModelRefusal> {
+        let entered = {
+            let mut state = self.state();
+            state.operations.check_room()?;
+            self.enter(&mut state, change, id)?
+        };
+        self.run(entered, work)
+    }
+
+    /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
+    pub(super) fn begin_told(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) {
+        let entered = self.enter(&mut state, change, id);
+        drop(state);
+        if let Err(refusal) = entered.and_then(|entered| self.run(entered, work)) {
+            tracing::error!(model = id, %refusal, "the model is not changed");
+        }
+    }
+
+    /// Has a thread carry out an operation that has begun.
+    ///
+    /// # Errors
+    /// The server ends, or has no thread for it.
+    pub(super) fn run(
+        &self,
+        (operation, order): Entered,
+        work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
+    ) -> Result<Operation, ModelRefusal> {
+        let ending = order.clone();
+        let body = move || {
+            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
+            let done = done.unwrap_or_else(|_| Err(PANICKED.to_owned()));
+            order.manager.end(&order, &done);
+        };
+        if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
+            self.end(&ending, &Err(format!("no thread can be started: {error}")));
+            return Err(ModelRefusal::Ending);
+        }
+        Ok(operation)
+    }
+
+    /// Carries out an operation on a model that is not being changed, on the thread that asks for it.
+    ///
+    /// # Errors
+    /// As [`Manager::begin`]; those of `work`.
+    pub(super) fn carry_out<T, E: From<ModelRefusal> + Display>(
+        &self,
+        change: Change,
+        id: &str,
+        work: impl FnOnce(&Order) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let (_, order) = {
+            let mut state = self.state();
+            state.operations.check_room()?;
+            self.enter(&mut state, change, id)?
+        };
+        let done = catch_unwind(AssertUnwindSafe(|| work(&order)));
+        let said = match &done {
+            Ok(done) => done.as_ref().map(drop).map_err(ToString::to_string),
+            Err(_) => Err(PANICKED.to_owned()),
+        };
+        self.end(&order, &said);
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Notes that a model is being changed from now on. Whoever decides on the change by what the model is keeps `state` from there
+    /// to here.
+    ///
+    /// # Errors
+    /// It is being changed already.
+    pub(super) fn enter(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
+        let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
+        state.at_rest(id)?;
+        let operation = state.operations.begin(change, id);
+        state.resident(id)?.operation = Some(operation.id.clone());
+        tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
+        let order = Order { operation: operation.id.clone(), model: id.to_owned(), manager };
+        Ok((operation, order))
+    }
+
+    fn end(&self, order: &Order, done: &Result<(), String>) {
+        let Order { operation, model, .. } = order;
+        match done {
+            Ok(()) => tracing::info!(model, operation, "the model was changed"),
+            Err(why) => tracing::error!(model, operation, why, "the model could not be changed"),
+        }
+        let next = {
+            let mut state = self.state();
+            state.operations.end(operation, done.clone().err());
+            let Some(resident) = state.residents.get_mut(model) else { return };
+            resident.operation = None;
+            if let Err(why) = done {
+                resident.fail(why);
+            }
+            // Who has left hears nothing.
+            resident.waiting.drain(..).for_each(|waits| drop(waits.send(done.clone())));
+            resident.next.take()
+        };
+        self.share_cache();
+        match next {
+            Some(Some(config)) => self.want(&config),
+            Some(None) => self.want_gone(model),
+            None => {}
+        }
+    }
+}
