@@ -167,7 +167,7 @@ impl ModelControl for Manager {
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {
         let naming = {
             let mut state = self.state();
-            let resident = state.at_rest(id)?;
+            let resident = state.unchanging(id)?;
             let config = ModelConfig { weight, ..resident.config.clone() };
             settings::check(&config)?;
             resident.config = config;
@@ -183,7 +183,7 @@ impl ModelControl for Manager {
             return Err(ModelRefusal::Invalid(format!("limits: unknown key {key:?}; there are {keys}")));
         }
         let mut state = self.state();
-        let resident = state.at_rest(id)?;
+        let resident = state.unchanging(id)?;
         let config = settings::over(&resident.config, limits)?;
         resident.reconfigure(config, &self.setup.starter.promised).map_err(ModelRefusal::Invalid)
     }

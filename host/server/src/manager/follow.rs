@@ -41,7 +41,7 @@ impl Manager {
             return self.begin_wanted(state, config);
         }
         if !state::same_weights(&resident.config, config) {
-            return self.begin_told(state, Change::Swap, id, move |manager, order| {
+            return self.begin_unattended(state, Change::Swap, id, move |manager, order| {
                 manager.swap_to(order, wanted)?;
                 manager.note_listed(order, listed);
                 Ok(())
@@ -54,14 +54,14 @@ impl Manager {
             tracing::error!(model = id, error, "the model is not changed");
             return;
         }
-        if !same_adapters {
-            self.begin_told(state, Change::Adapters, id, move |manager, order| {
+        if same_adapters {
+            drop(state);
+        } else {
+            self.begin_unattended(state, Change::Adapters, id, move |manager, order| {
                 manager.set_adapters(order, wanted.adapter)?;
                 manager.note_listed(order, listed);
                 Ok(())
             });
-        } else {
-            drop(state);
         }
         if let Some(api) = self.api() {
             api.set_naming(&config.naming());
@@ -78,7 +78,7 @@ impl Manager {
         }
         // Before it may be there.
         api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        self.begin_told(state, Change::Load, &config.id, Self::load_now);
+        self.begin_unattended(state, Change::Load, &config.id, Self::load_now);
     }
 
     fn want_gone(&self, id: &str) {
@@ -88,6 +88,6 @@ impl Manager {
             resident.next = Some(None);
             return;
         }
-        self.begin_told(state, Change::Unload, id, Self::unload_now);
+        self.begin_unattended(state, Change::Unload, id, Self::unload_now);
     }
 }

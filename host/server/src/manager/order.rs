@@ -54,7 +54,7 @@ impl Manager {
     }
 
     /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
-    pub(super) fn begin_told(
+    pub(super) fn begin_unattended(
         &self,
         mut state: MutexGuard<'_, State>,
         change: Change,
@@ -121,7 +121,7 @@ impl Manager {
     /// It is being changed already.
     pub(super) fn enter(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
         let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
-        state.at_rest(id)?;
+        state.unchanging(id)?;
         let operation = state.operations.begin(change, id);
         state.resident(id)?.operation = Some(operation.id.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");

@@ -278,11 +278,11 @@ impl State {
         self.residents.get_mut(id).ok_or_else(|| ModelRefusal::Unknown(id.to_owned()))
     }
 
-    /// A model that nothing changes at the moment. What is set on another one would be lost when the operation ends.
+    /// A model that nothing changes at the moment. A change made during an operation would be overwritten when it ends.
     ///
     /// # Errors
     /// There is no such model, or it is being changed.
-    pub(super) fn at_rest(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
+    pub(super) fn unchanging(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
         let resident = self.resident(id)?;
         match resident.operation.clone() {
             None => Ok(resident),
