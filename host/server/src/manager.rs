@@ -9,6 +9,7 @@ mod keeper;
 mod order;
 mod settings;
 mod state;
+mod waiters;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -214,13 +215,12 @@ impl ModelControl for Manager {
                 let _ = wakes.send(Ok(()));
                 return Ok(woken);
             }
-            resident.waiting.retain(|other| !other.is_closed());
             resident.waiting.push(wakes);
             if resident.operation.is_some() {
                 return Ok(woken);
             }
             if let Some(why) = resident.failed_lately() {
-                resident.waiting.drain(..).for_each(|waits| drop(waits.send(Err(why.clone()))));
+                resident.waiting.answer(&Err(why));
                 return Ok(woken);
             }
         }

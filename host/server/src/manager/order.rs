@@ -143,8 +143,7 @@ impl Manager {
             if let Err(why) = done {
                 resident.fail(why);
             }
-            // Who has left hears nothing.
-            resident.waiting.drain(..).for_each(|waits| drop(waits.send(done.clone())));
+            resident.waiting.answer(done);
             resident.next.take()
         };
         self.share_cache();

@@ -10,9 +10,10 @@ use camshaft_core::promised::Promised;
 use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 use crossbeam_channel::{Receiver, TryRecvError};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::book::Book;
+use super::waiters::Waiters;
 use crate::bounds::ModelBounds;
 use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
 use crate::models;
@@ -81,7 +82,7 @@ pub(super) struct Resident {
     /// What the file says since then; `Some(None)`: it is gone from there.
     pub(super) next: Option<Option<ModelConfig>>,
     /// Those who wait until it is in memory.
-    pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
+    pub(super) waiting: Waiters,
     /// When a request was last seen.
     pub(super) used: Instant,
     /// Whether one was in flight then, and how often the model had been asked for.
@@ -139,7 +140,7 @@ impl Resident {
             last_error: None,
             operation: None,
             next: None,
-            waiting: Vec::new(),
+            waiting: Waiters::default(),
             used: instant,
             in_use: false,
             asked: 0,
@@ -241,12 +242,7 @@ impl Resident {
     pub(super) fn is_idle_for(&self, time: Option<Duration>, now: Instant) -> bool {
         let unused = now.saturating_duration_since(self.used);
         let is_unused = time.is_some_and(|time| unused >= time) && !self.in_use;
-        is_unused && self.may_leave() && self.operation.is_none() && !self.is_waited_for()
-    }
-
-    /// Whether somebody waits until it is in memory.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting.iter().any(|waits| !waits.is_closed())
+        is_unused && self.may_leave() && self.operation.is_none() && !self.waiting.is_waited()
     }
 
     pub(super) fn report(&self) -> Residence {
