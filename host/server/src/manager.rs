@@ -2,10 +2,14 @@
 //! wakes those that sleep, and puts those to sleep that nobody uses.
 mod adapting;
 mod book;
+mod bring;
 mod change;
+mod follow;
 mod keeper;
+mod order;
 mod settings;
 mod state;
+mod waiters;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -97,89 +101,6 @@ impl Manager {
         self.state().residents.insert(config.id.clone(), Resident::new(config, Origin::File));
     }
 
-    /// Carries out what the file says otherwise than before: loads, swaps and unloads in the background.
-    pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
-        for config in new {
-            let before = old.iter().find(|before| before.id == config.id);
-            let failed = self.state().residents.get(&config.id).is_some_and(Resident::has_failed);
-            if failed || before.is_none_or(|before| !state::same(before, config)) {
-                self.want(config);
-            }
-        }
-        let gone = old.iter().filter(|before| new.iter().all(|config| config.id != before.id));
-        for before in gone {
-            self.want_gone(&before.id);
-        }
-    }
-
-    fn want(&self, config: &ModelConfig) {
-        let id = &config.id;
-        let mut state = self.state();
-        let Some(resident) = state.residents.get_mut(id) else {
-            state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::File));
-            return self.begin_wanted(state, config);
-        };
-        if resident.operation.is_some() {
-            resident.next = Some(Some(config.clone()));
-            return;
-        }
-        resident.origin = Origin::File;
-        let (wanted, listed) = (resident.followed(config), config.adapter.clone());
-        if !resident.is_loaded() {
-            (resident.config, resident.listed) = (wanted, listed);
-            return self.begin_wanted(state, config);
-        }
-        if !state::same_weights(&resident.config, config) {
-            return self.begin_told(state, Change::Swap, id, move |manager, order| {
-                manager.swap_to(order, wanted)?;
-                manager.note_listed(order, listed);
-                Ok(())
-            });
-        }
-        let adapters = resident.config.adapter.clone();
-        let same_adapters = adapters == wanted.adapter;
-        let reconfigured = ModelConfig { adapter: adapters, ..wanted.clone() };
-        if let Err(error) = resident.reconfigure(reconfigured, &self.setup.starter.promised) {
-            tracing::error!(model = id, error, "the model is not changed");
-            return;
-        }
-        if !same_adapters {
-            self.begin_told(state, Change::Adapters, id, move |manager, order| {
-                manager.set_adapters(order, wanted.adapter)?;
-                manager.note_listed(order, listed);
-                Ok(())
-            });
-        } else {
-            drop(state);
-        }
-        if let Some(api) = self.api() {
-            api.set_naming(&config.naming());
-            api.set_sampling(id, (&config.sampling).into());
-        }
-    }
-
-    /// Loads a model that is to be in memory, and says of the others that they sleep.
-    fn begin_wanted(&self, state: MutexGuard<'_, State>, config: &ModelConfig) {
-        let Some(api) = self.api() else { return };
-        if config.load == LoadKey::OnDemand {
-            drop(state);
-            return self.say_asleep(&api, config);
-        }
-        // Before it may be there.
-        api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        self.begin_told(state, Change::Load, &config.id, Self::load_now);
-    }
-
-    fn want_gone(&self, id: &str) {
-        let mut state = self.state();
-        let Some(resident) = state.residents.get_mut(id) else { return };
-        if resident.operation.is_some() {
-            resident.next = Some(None);
-            return;
-        }
-        self.begin_told(state, Change::Unload, id, Self::unload_now);
-    }
-
     fn sleepers(&self) -> Vec<ModelConfig> {
         let state = self.state();
         let asleep = state.residents.values().filter(|resident| !resident.is_loaded());
@@ -208,21 +129,24 @@ impl ModelControl for Manager {
         let config = settings::read(settings)?;
         let api = self.api().ok_or(ModelRefusal::Ending)?;
         let id = config.id.clone();
-        {
+        let entered = {
             let mut state = self.state();
             state.check_names(&config)?;
             if state.residents.contains_key(&id) {
                 return Err(ModelRefusal::Exists(id));
             }
-            state.check_room()?;
+            state.check_models()?;
             state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::Admin));
-        }
-        if config.load == LoadKey::OnDemand {
-            self.say_asleep(&api, &config);
-            return Ok(self.state().operations.done(Change::Load, &id, "waits for the first request"));
-        }
+            if config.load == LoadKey::OnDemand {
+                // Before somebody can wake it.
+                self.say_asleep(&api, &config);
+                return Ok(state.operations.done(Change::Load, &id, "waits for the first request"));
+            }
+            let entered = self.enter(&mut state, Change::Load, &id);
+            entered.inspect_err(|_| drop(state.residents.remove(&id)))?
+        };
         api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        self.begin(Change::Load, &id, Self::load_now)
+        self.run(entered, Self::load_now)
     }
 
     fn swap(&self, id: &str, settings: Map<String, Value>) -> Result<Operation, ModelRefusal> {
@@ -233,27 +157,36 @@ impl ModelControl for Manager {
                 return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
             }
             state.check_names(&config)?;
-            state.operations.check_room()?;
-            (self.enter(&mut state, Change::Swap, id)?, config)
+            let entered = self.enter(&mut state, Change::Swap, id)?;
+            // What the file said before, and what waited since, is said otherwise now.
+            state.resident(id)?.next = None;
+            (entered, config)
         };
         self.run(entered, move |manager, order| manager.swap_to(order, config))
     }
 
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
-        self.state().resident(id)?;
-        self.begin(Change::Unload, id, Self::unload_now)
+        let entered = {
+            let mut state = self.state();
+            if let Some(operation) = state.stop_load(id) {
+                return Ok(operation);
+            }
+            let entered = self.enter(&mut state, Change::Unload, id)?;
+            state.resident(id)?.next = None;
+            entered
+        };
+        self.run(entered, Self::unload_now)
     }
 
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {
-        let naming = {
-            let mut state = self.state();
-            let resident = state.at_rest(id)?;
-            let config = ModelConfig { weight, ..resident.config.clone() };
-            settings::check(&config)?;
-            resident.config = config;
-            resident.config.naming()
-        };
-        self.api().ok_or(ModelRefusal::Ending)?.set_naming(&naming);
+        let api = self.api().ok_or(ModelRefusal::Ending)?;
+        let mut state = self.state();
+        let resident = state.unchanging(id)?;
+        let config = ModelConfig { weight, ..resident.config.clone() };
+        settings::check(&config)?;
+        resident.config = config;
+        // Under the lock: of two that are set at once, the one that is kept is in force.
+        api.set_naming(&resident.config.naming());
         Ok(())
     }
 
@@ -263,7 +196,7 @@ impl ModelControl for Manager {
             return Err(ModelRefusal::Invalid(format!("limits: unknown key {key:?}; there are {keys}")));
         }
         let mut state = self.state();
-        let resident = state.at_rest(id)?;
+        let resident = state.unchanging(id)?;
         let config = settings::over(&resident.config, limits)?;
         resident.reconfigure(config, &self.setup.starter.promised).map_err(ModelRefusal::Invalid)
     }
@@ -286,7 +219,7 @@ impl ModelControl for Manager {
 
     fn wake(&self, id: &str) -> Result<Woken, ModelRefusal> {
         let (wakes, woken) = oneshot::channel();
-        {
+        let entered = {
             let mut state = self.state();
             let resident = state.resident(id)?;
             if resident.is_loaded() && resident.operation.is_none() {
@@ -294,20 +227,21 @@ impl ModelControl for Manager {
                 let _ = wakes.send(Ok(()));
                 return Ok(woken);
             }
-            resident.waiting.retain(|other| !other.is_closed());
             resident.waiting.push(wakes);
             if resident.operation.is_some() {
                 return Ok(woken);
             }
             if let Some(why) = resident.failed_lately() {
-                resident.waiting.drain(..).for_each(|waits| drop(waits.send(Err(why.clone()))));
+                resident.waiting.answer(&Err(why));
                 return Ok(woken);
             }
-        }
-        match self.begin(Change::Load, id, Self::load_now) {
-            // Somebody else has just begun to.
-            Ok(_) | Err(ModelRefusal::Busy { .. }) => Ok(woken),
-            Err(refusal) => Err(refusal),
-        }
+            self.enter(&mut state, Change::Load, id)?
+        };
+        self.run(entered, Self::load_now)?;
+        Ok(woken)
     }
 }
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ use burn_ndarray::NdArray;
 use burn_wgpu::Wgpu;
 use camshaft_core::tensor::Tensor;
 
-use crate::agreement::{Unfit, agree};
+use crate::agreement::{Unfit, agree, given};
 use crate::error::TensorLoadError;
 use crate::gpu::{Gpu, NoGpu};
 use crate::joined::Requests;
@@ -141,11 +141,8 @@ impl Accelerated {
         let sample = |&length: &usize| samples::numbers(&graph.inputs, length, &|shapes| graph.run_bytes(shapes));
         let fits = |inputs: &Vec<Tensor>| self.fits(&inputs.iter().map(Tensor::shape).collect::<Vec<_>>());
         let on_gpu = |inputs: &[Tensor]| {
-            let given = self.gpu.in_turn(|| self.network.run(inputs));
-            match self.gpu.failure() {
-                Some(why) => Err(why.to_owned()),
-                None => given.map_err(|_| "it does not compute the model".to_owned()),
-            }
+            let outputs = self.gpu.in_turn(|| self.network.run(inputs));
+            given(outputs, self.gpu.failure())
         };
         agree(LENGTHS.iter().filter_map(sample).filter(fits), |inputs| self.spare.run(inputs), on_gpu)
     }

@@ -130,7 +130,7 @@ impl TensorModel {
             mask: self.signature.mask.map(|mask| mask.input),
             bytes: &|shapes| self.run_bytes(shapes),
             alone: &|request| self.run(request),
-            together: &|requests| self.run_together(requests),
+            together: &|requests| self.run_padded(requests),
         };
         trial::examine(&tried).map_err(|why| format!("axis: {why}"))
     }
@@ -170,20 +170,20 @@ impl TensorModel {
     /// # Errors
     /// As [`TensorModel::run`]; one of them is at fault, perhaps.
     pub(crate) fn run_together(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        if !self.prepares() {
-            return self.run_padded(requests);
-        }
-        let prepared: Vec<Vec<Tensor>> =
-            requests.iter().map(|request| self.prepared(request)).collect::<Result<_, _>>()?;
-        self.run_padded(&prepared.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        self.with_prepared(requests, |requests| self.run_together_as_is(requests))
     }
 
-    /// Pads requests to one length and cuts what comes of them back to their own.
-    fn run_padded(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
-        let ragged = match &self.ragged {
-            Some(ragged) if !ragged::are_alike(requests.iter().copied()) => ragged,
-            _ => return self.run_together_as_is(requests),
-        };
+    /// The same of requests that differ in the length of the ragged axis, too: pads them to one length, and cuts what comes of them
+    /// back to their own.
+    ///
+    /// # Errors
+    /// As [`TensorModel::run_together`]; the model has no ragged axis.
+    pub(crate) fn run_padded(&self, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
+        let ragged = self.ragged.as_ref().ok_or_else(|| "requests of several lengths".to_owned())?;
+        self.with_prepared(requests, |requests| self.pad_and_cut(ragged, requests))
+    }
+
+    fn pad_and_cut(&self, ragged: &Ragged, requests: &[&[Tensor]]) -> Result<Vec<Vec<Tensor>>, String> {
         let uncountable = || "tensors that cannot be counted".to_owned();
         let shapes = ragged::joined_shapes(requests).ok_or_else(uncountable)?;
         let padded: Vec<Vec<Tensor>> =
@@ -194,6 +194,20 @@ impl TensorModel {
             ragged::cut(outputs, self.gives(&own).ok_or_else(uncountable)?)
         };
         outputs.into_iter().zip(requests).map(cut).collect()
+    }
+
+    /// What `run` makes of requests as the runtime takes them.
+    fn with_prepared<T>(
+        &self,
+        requests: &[&[Tensor]],
+        run: impl FnOnce(&[&[Tensor]]) -> Result<T, String>,
+    ) -> Result<T, String> {
+        if !self.prepares() {
+            return run(requests);
+        }
+        let prepared: Vec<Vec<Tensor>> =
+            requests.iter().map(|request| self.prepared(request)).collect::<Result<_, _>>()?;
+        run(&prepared.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
     fn prepares(&self) -> bool {

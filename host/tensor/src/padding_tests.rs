@@ -84,6 +84,11 @@ fn check(model: &Arc<TensorModel>, requests: &[Rows]) {
     }
 }
 
+/// The places of each run, and whether it is padded.
+fn runs(predictor: &Predictor, requests: &[Rows]) -> Vec<(Vec<usize>, bool)> {
+    predictor.runs(requests).into_iter().map(|run| (run.places, run.is_padded)).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -122,7 +127,7 @@ fn requests_of_different_lengths_share_a_run_and_those_of_too_different_ones_do_
     let outputs: Vec<Predicted> = outputs.into_iter().map(Result::unwrap).collect();
     let lengths: Vec<usize> = outputs.iter().map(|output| output.tensors[0].shape()[1]).collect();
     assert_eq!(lengths, [6, 8, 3, 5], "each is cut back to its own");
-    assert_eq!(predictor.runs(&[text(6), text(8), text(3), text(5)]), [vec![1, 0, 3], vec![2]]);
+    assert_eq!(runs(&predictor, &[text(6), text(8), text(3), text(5)]), [(vec![1, 0, 3], true), (vec![2], false)]);
 }
 
 #[test]
@@ -136,12 +141,25 @@ fn regression_requests_of_one_length_share_a_run_whatever_their_numbers_are() {
     let predictor = Predictor::new(model.clone());
     // Padding was not tried with 200, which matters only where something is padded.
     let alike = [signal(1, 5, 1.0), signal(3, 5, 200.0), signal(2, 5, 1.0)];
-    assert_eq!(predictor.runs(&alike), [vec![0, 1, 2]]);
+    assert_eq!(runs(&predictor, &alike), [(vec![0, 1, 2], false)]);
     check(&model, &alike);
     let mixed = [signal(1, 5, 1.0), signal(1, 5, 200.0), signal(1, 6, 1.0)];
-    assert_eq!(predictor.runs(&mixed), [vec![1], vec![2, 0]]);
+    assert_eq!(runs(&predictor, &mixed), [(vec![1], false), (vec![2, 0], true)]);
     check(&model, &mixed);
-    assert_eq!((predictor.runs(&alike[1..2]), predictor.runs(&[])), (vec![vec![0]], Vec::new()));
+    assert_eq!((runs(&predictor, &alike[1..2]), runs(&predictor, &[])), (vec![(vec![0], false)], Vec::new()));
+}
+
+#[test]
+fn those_of_one_length_in_a_batch_of_several_share_a_run_without_padding() {
+    let text = |length: usize| {
+        let of = |number: f64| tensor(Datatype::Int64, &[1, length], &vec![number; length]);
+        Rows { tensors: [of(7.0), of(1.0)].into(), rows: 1 }
+    };
+    let model = loaded(&made::encoder());
+    let requests = [text(3), text(16), text(3), text(16), text(3)];
+    let predictor = Predictor::new(model.clone());
+    assert_eq!(runs(&predictor, &requests), [(vec![1, 3], false), (vec![0, 2, 4], false)]);
+    check(&model, &requests);
 }
 
 /// What one client sends never shows in what another one gets, however long it is.

@@ -19,6 +19,15 @@ use crate::samples::{self, LENGTHS};
 /// The length with which its memory is planned.
 const PLANNED: usize = 32;
 
+/// Inputs that are computed together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Where they are among all.
+    pub(crate) places: Vec<usize>,
+    /// They differ in the length of the ragged axis: a part of them at least is padded.
+    pub(crate) is_padded: bool,
+}
+
 /// A worker of a model.
 #[derive(Debug)]
 pub struct Predictor {
@@ -43,12 +52,13 @@ impl Predictor {
     }
 
     /// Divides inputs into those that are computed together: by the lengths of all axes but the first, or of all but those along
-    /// which requests are padded. Returns their places.
-    pub(crate) fn runs(&self, inputs: &[Rows]) -> Vec<Vec<usize>> {
+    /// which requests are padded.
+    pub(crate) fn runs(&self, inputs: &[Rows]) -> Vec<Run> {
+        let tensors = |place: &usize| &*inputs[*place].tensors;
         // The most common case by far costs no look at any number.
         if are_alike(inputs.iter().map(|input| &*input.tensors)) {
-            let all: Vec<usize> = (0..inputs.len()).collect();
-            return Vec::from_iter((!all.is_empty()).then_some(all));
+            let all = Run { places: (0..inputs.len()).collect(), is_padded: false };
+            return Vec::from_iter((!all.places.is_empty()).then_some(all));
         }
         let ragged = self.model.ragged.as_ref();
         let mut groups: BTreeMap<(bool, Vec<Vec<usize>>), Vec<usize>> = BTreeMap::new();
@@ -56,17 +66,21 @@ impl Predictor {
             let key = ragged.map_or_else(|| (false, fixed_key(&input.tensors)), |ragged| ragged.key(&input.tensors));
             groups.entry(key).or_default().push(place);
         }
-        let Some(ragged) = ragged else { return groups.into_values().collect() };
         let divided = |places: Vec<usize>| {
-            let requests: Vec<&[Tensor]> = places.iter().map(|&place| &*inputs[place].tensors).collect();
-            let runs = ragged.runs(&requests).into_iter();
-            runs.map(|run| run.into_iter().map(|at| places[at]).collect()).collect::<Vec<Vec<usize>>>()
+            let Some(ragged) = ragged else { return vec![Run { places, is_padded: false }] };
+            let runs = ragged.runs(&places.iter().map(tensors).collect::<Vec<_>>());
+            let of_places = |run: Vec<usize>| {
+                let places: Vec<usize> = run.into_iter().map(|at| places[at]).collect();
+                let is_padded = !are_alike(places.iter().map(tensors));
+                Run { places, is_padded }
+            };
+            runs.into_iter().map(of_places).collect()
         };
         groups.into_values().flat_map(divided).collect()
     }
 
-    /// Computes inputs whose tensors differ in their rows alone, or are padded to one length, in as many runs as memory asks for.
-    fn together(&self, inputs: &[&Rows]) -> Vec<Computed<Predicted>> {
+    /// Computes inputs of one run, in as many parts as memory asks for.
+    fn together(&self, inputs: &[&Rows], is_padded: bool) -> Vec<Computed<Predicted>> {
         match inputs {
             [] => return Vec::new(),
             [one] => return vec![self.alone(one)],
@@ -78,10 +92,14 @@ impl Predictor {
             shapes.and_then(|shapes| self.model.run_bytes(&shapes.iter().map(Vec::as_slice).collect::<Vec<_>>()));
         if bytes.is_none_or(|bytes| bytes > RUN_BYTES) {
             let (before, after) = inputs.split_at(inputs.len() / 2);
-            return [self.together(before), self.together(after)].concat();
+            return [self.together(before, is_padded), self.together(after, is_padded)].concat();
         }
         let begun = Instant::now();
-        match self.model.run_together(&requests) {
+        let answers = match is_padded {
+            true => self.model.run_padded(&requests),
+            false => self.model.run_together(&requests),
+        };
+        match answers {
             Ok(answers) => {
                 let took = begun.elapsed();
                 answers.into_iter().map(|tensors| Ok(self.predicted(tensors, took))).collect()
@@ -136,9 +154,9 @@ impl BatchModel for Predictor {
             return Ok(inputs.iter().map(|input| self.alone(input)).collect());
         }
         let mut computed: Vec<Option<Computed<Predicted>>> = inputs.iter().map(|_| None).collect();
-        for places in self.runs(inputs) {
+        for Run { places, is_padded } in self.runs(inputs) {
             let group: Vec<&Rows> = places.iter().map(|&place| &inputs[place]).collect();
-            for (place, output) in places.into_iter().zip(self.together(&group)) {
+            for (place, output) in places.into_iter().zip(self.together(&group, is_padded)) {
                 computed[place] = Some(output);
             }
         }

@@ -115,7 +115,7 @@ fn compare(
     padded: &[Tensor],
 ) -> Result<(), String> {
     if alone.len() != padded.len() {
-        return Err(format!("padding shows: there are {} outputs alone and {}", alone.len(), padded.len()));
+        return Err(format!("padding shows: {} outputs alone, {} when padded", alone.len(), padded.len()));
     }
     for ((spec, alone), padded) in model.signature.outputs.iter().zip(alone).zip(padded) {
         if let Some(difference) = difference(alone, padded) {

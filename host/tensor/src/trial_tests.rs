@@ -41,6 +41,22 @@ fn padding_that_shows_is_refused_with_both_numbers() {
 }
 
 #[test]
+fn a_model_with_fewer_outputs_when_padded_is_refused_with_both_counts() {
+    let spec = |name: &str| TensorSpec {
+        name: name.to_owned(),
+        datatype: Datatype::Fp32,
+        shape: vec![Axis::Any("batch".to_owned()), Axis::Any("n".to_owned())],
+    };
+    let outputs = vec![spec("y"), spec("z")];
+    let signature = Signature { inputs: vec![spec("x")], outputs, rows: true, mask: None };
+    let alone = |request: &[Tensor]| Ok([request, request].concat());
+    let together = |requests: &[&[Tensor]]| Ok(requests.iter().map(|request| request.to_vec()).collect());
+    let model =
+        Model { signature: &signature, axis: "n", mask: None, bytes: &|_| Some(1), alone: &alone, together: &together };
+    assert_eq!(examine(&model), Err("padding shows: 2 outputs alone, 1 when padded".to_owned()));
+}
+
+#[test]
 fn models_without_such_an_axis_or_without_batches_are_refused() {
     assert!(error(&made::linear(), "axis = \"batch\"").contains("batch is the first axis"));
     assert!(error(&made::linear(), "axis = \"sequence\"").contains("there are batch"));

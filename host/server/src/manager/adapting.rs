@@ -4,7 +4,7 @@ use std::sync::Arc;
 use camshaft_api::{Adapter, AdapterRefusal, Adapters, ModelRefusal, NotAdded, WantedAdapter};
 
 use super::Manager;
-use super::change::Order;
+use super::order::Order;
 use crate::config::{AdapterConfig, ModelConfig};
 use crate::start::now;
 

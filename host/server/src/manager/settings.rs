@@ -38,7 +38,7 @@ pub(super) fn limits(config: &ModelConfig) -> Map<String, Value> {
     bounds::KEYS.iter().map(limit).collect()
 }
 
-/// The settings that are not what a model has that says nothing.
+/// Settings that differ from the defaults.
 pub(super) fn set(config: &ModelConfig) -> Map<String, Value> {
     let written = |config: &ModelConfig| match serde_json::to_value(config) {
         Ok(Value::Object(keys)) => keys,

@@ -1,18 +1,20 @@
 //! What is known of each model that is configured, in memory or not.
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_api::{Change, ModelRefusal, Operation, Residence, Usage};
 use camshaft_core::engine::ModelKind;
 use camshaft_core::promised::Promised;
 use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 use crossbeam_channel::{Receiver, TryRecvError};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::book::Book;
+use super::waiters::Waiters;
 use crate::bounds::ModelBounds;
 use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
 use crate::models;
@@ -38,6 +40,23 @@ pub(super) struct State {
 pub(super) enum Origin {
     File,
     Admin,
+}
+
+/// What the file says of a model.
+#[derive(Debug, Clone)]
+pub(super) enum Wish {
+    Present(Box<ModelConfig>),
+    /// By its id.
+    Gone(String),
+}
+
+impl Wish {
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Present(config) => &config.id,
+            Self::Gone(id) => id,
+        }
+    }
 }
 
 /// What of a model is in memory.
@@ -76,12 +95,18 @@ pub(super) struct Resident {
     pub(super) since: u64,
     pub(super) swaps: u64,
     pub(super) last_error: Option<String>,
+    /// That change was what the file says.
+    is_behind_file: bool,
     /// What changes it at the moment.
     pub(super) operation: Option<String>,
-    /// What the file says since then; `Some(None)`: it is gone from there.
-    pub(super) next: Option<Option<ModelConfig>>,
+    /// Stops that, if it brings the model into memory.
+    pub(super) stop: Arc<AtomicBool>,
+    /// What the file has said of it since then, or what waits because too much is done at once.
+    pub(super) next: Option<Wish>,
+    /// It is forgotten once the operation has ended.
+    pub(super) is_gone: bool,
     /// Those who wait until it is in memory.
-    pub(super) waiting: Vec<oneshot::Sender<Result<(), String>>>,
+    pub(super) waiting: Waiters,
     /// When a request was last seen.
     pub(super) used: Instant,
     /// Whether one was in flight then, and how often the model had been asked for.
@@ -137,9 +162,12 @@ impl Resident {
             since: now(),
             swaps: 0,
             last_error: None,
+            is_behind_file: false,
             operation: None,
+            stop: Arc::default(),
             next: None,
-            waiting: Vec::new(),
+            is_gone: false,
+            waiting: Waiters::default(),
             used: instant,
             in_use: false,
             asked: 0,
@@ -205,13 +233,19 @@ impl Resident {
         self.held.is_some()
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        self.held.is_none() && self.last_error.is_some()
+    /// Whether it was in memory at any time.
+    pub(super) fn has_served(&self) -> bool {
+        self.kind.is_some()
     }
 
-    /// It could not be changed.
-    pub(super) fn fail(&mut self, why: &str) {
-        self.last_error = Some(why.to_owned());
+    /// Whether what the file says is to be tried again when the file is read: it could not be done, or the model could not be loaded.
+    pub(super) fn is_behind(&self) -> bool {
+        self.last_error.is_some() && (self.is_behind_file || self.held.is_none())
+    }
+
+    /// It could not be changed. `by_file`: to what the file says.
+    pub(super) fn fail(&mut self, why: &str, by_file: bool) {
+        (self.last_error, self.is_behind_file) = (Some(why.to_owned()), by_file);
         if self.held.is_none() {
             self.failed = Some(Instant::now());
         }
@@ -241,12 +275,7 @@ impl Resident {
     pub(super) fn is_idle_for(&self, time: Option<Duration>, now: Instant) -> bool {
         let unused = now.saturating_duration_since(self.used);
         let is_unused = time.is_some_and(|time| unused >= time) && !self.in_use;
-        is_unused && self.may_leave() && self.operation.is_none() && !self.is_waited_for()
-    }
-
-    /// Whether somebody waits until it is in memory.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.waiting.iter().any(|waits| !waits.is_closed())
+        is_unused && self.may_leave() && self.operation.is_none() && !self.waiting.is_waited()
     }
 
     pub(super) fn report(&self) -> Residence {
@@ -278,11 +307,11 @@ impl State {
         self.residents.get_mut(id).ok_or_else(|| ModelRefusal::Unknown(id.to_owned()))
     }
 
-    /// A model that nothing changes at the moment. What is set on another one would be lost when the operation ends.
+    /// A model that nothing changes at the moment. A change made during an operation would be overwritten when it ends.
     ///
     /// # Errors
     /// There is no such model, or it is being changed.
-    pub(super) fn at_rest(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
+    pub(super) fn unchanging(&mut self, id: &str) -> Result<&mut Resident, ModelRefusal> {
         let resident = self.resident(id)?;
         match resident.operation.clone() {
             None => Ok(resident),
@@ -290,16 +319,26 @@ impl State {
         }
     }
 
-    /// # Errors
-    /// There is no room for another model, or for another operation.
-    pub(super) fn check_room(&self) -> Result<(), ModelRefusal> {
-        let count = self.residents.len();
-        if count >= MOST_MODELS {
-            return Err(ModelRefusal::Invalid(format!(
-                "a server has at most {MOST_MODELS} models, and there are {count}"
-            )));
+    /// Stops what brings a model into memory that is not there, and has it forgotten then. Returns the operation, if there is one.
+    pub(super) fn stop_load(&mut self, id: &str) -> Option<Operation> {
+        let resident = self.residents.get_mut(id).filter(|resident| !resident.is_loaded())?;
+        let operation = self.operations.get(resident.operation.as_ref()?)?;
+        if !matches!(operation.change, Change::Load | Change::Swap) {
+            return None;
         }
-        self.operations.check_room()
+        resident.stop.store(true, Ordering::Relaxed);
+        resident.next = Some(Wish::Gone(id.to_owned()));
+        Some(operation)
+    }
+
+    /// # Errors
+    /// There is no room for another model.
+    pub(super) fn check_models(&self) -> Result<(), ModelRefusal> {
+        let count = self.residents.len();
+        if count < MOST_MODELS {
+            return Ok(());
+        }
+        Err(ModelRefusal::Invalid(format!("a server has at most {MOST_MODELS} models, and there are {count}")))
     }
 
     /// # Errors
@@ -307,6 +346,15 @@ impl State {
     pub(super) fn check_names(&self, config: &ModelConfig) -> Result<(), ModelRefusal> {
         let others = self.residents.values().map(|resident| &resident.config).filter(|other| other.id != config.id);
         super::settings::check_beside(config, others)
+    }
+
+    /// What the file says of a model that nothing changes, and that waited because too much was done at once. What is gone goes
+    /// first, because it has memory to give back.
+    pub(super) fn take_waiting(&mut self) -> Option<Wish> {
+        self.operations.check_room().ok()?;
+        let waiting = self.residents.values_mut().filter(|resident| resident.operation.is_none());
+        let waiting = waiting.filter(|resident| resident.next.is_some());
+        waiting.min_by_key(|resident| matches!(resident.next, Some(Wish::Present(_))))?.next.take()
     }
 
     /// Workers of all models in memory that keep prefixes.
