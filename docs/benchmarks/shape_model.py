@@ -7,6 +7,7 @@ arithmetic is that of the real thing. Needs: pip install gguf numpy.
     shape_model.py out.gguf --preset 160m              # 12 layers, 768 wide, 32 000 tokens
     shape_model.py out.gguf --preset 1b --quant q4_0   # the shape of Llama 3.2 1B, 128 256 tokens
     shape_model.py out.gguf --preset 8b-2              # two layers of the shape of Llama 3.1 8B
+    shape_model.py out.gguf --preset 128k              # what 128 256 tokens cost beside a model
 """
 import argparse
 
@@ -19,6 +20,7 @@ PRESETS = {  # layers, width, heads, KV heads, feed-forward, vocabulary
     "500m": (24, 896, 14, 2, 4864, 151936),
     "1b": (16, 2048, 32, 8, 8192, 128256),
     "8b-2": (2, 4096, 32, 8, 14336, 128256),
+    "128k": (2, 256, 4, 2, 512, 128256),  # a large vocabulary and little else
 }
 
 
