@@ -102,14 +102,14 @@ fn source_bytes(spec: &GrammarSpec) -> usize {
     }
 }
 
-/// What the compiler is to know of a JSON schema: between its parts some whitespace may stand, or none. A bound keeps a model that
-/// lost its way from writing whitespace up to `max_tokens`.
+/// What the compiler is to know of a JSON schema: between its parts a space may stand, a line break with an indent, or nothing. More
+/// would let a model that lost its way write whitespace up to `max_tokens`.
 fn dress(schema: &mut Value) {
     if *schema == Value::Bool(true) {
         *schema = json!({});
     }
     if let Value::Object(map) = schema {
-        let whitespace = format!(r"[\x20\x0A\x0D\x09]{{1,{}}}", limits::JSON_WHITESPACE);
+        let whitespace = format!(r"\x20|\x0D?\x0A[\x20\x09]{{0,{}}}", limits::JSON_INDENT);
         map.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": whitespace }));
     }
 }
