@@ -1,6 +1,6 @@
 //! The logits of one step, with the maximum of each block of them. With the maxima, most sampler operations read a few
 //! blocks instead of the whole vocabulary.
-use super::select::{self, Candidate, best_first};
+use super::select::{self, Candidate, best_first, fold_lanes};
 use crate::vectorized;
 use crate::vectors::exp;
 
@@ -357,19 +357,6 @@ fn block_exp_sum(values: &[f32], best: f32) -> f64 {
         }
     }
     f64::from(fold_lanes(sums, |a, b| a + b)) + rest
-}
-
-/// Combines the lanes in halves, which takes four operations on registers instead of fifteen on numbers.
-#[inline(always)]
-fn fold_lanes<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
 }
 
 #[cfg(test)]
