@@ -167,7 +167,7 @@ fn control_tokens_that_are_shown_are_part_of_the_text_and_others_are_not() {
         bench.begin(Start { shown: shown.clone().into(), stop, ..constrained(1, &grammar) });
         bench.run();
         let (text, end) = bench.results()[&1].clone();
-        assert_eq!(text, expected);
+        assert_eq!(text, expected, "{end:?} {:?}", bench.events);
         assert!(matches!(end, Some(Event::Finished { reason: FinishReason::Stop, .. })), "{end:?}");
     }
 }
