@@ -58,6 +58,14 @@ enum Step {
     Wait(usize),
 }
 
+impl Family {
+    /// Whether an answer that may call these tools can be anything but text. Otherwise it needs no parser.
+    pub fn parses(&self, tools: &Tools) -> bool {
+        let frames = self.channels.is_some() || !self.framing.is_empty();
+        frames || self.thinking.is_some() || !tools.callable().is_empty()
+    }
+}
+
 impl Parser {
     /// For an answer that may call these tools. Without any, calls are content.
     pub fn new(family: &'static Family, tools: Arc<Tools>, form: ContentForm, thinking: ThinkingState) -> Self {
@@ -109,6 +117,11 @@ impl Parser {
             State::Tail => events.end(self.calls - 1),
         }
         events.into_vec()
+    }
+
+    /// Whether what comes next is thinking, or its end.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thinking { .. })
     }
 
     fn step(&mut self, text: &str, events: &mut Events) -> Step {

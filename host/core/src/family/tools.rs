@@ -1,7 +1,8 @@
 //! The tools of a request and which of them an answer may call, checked against their bounds.
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::limits;
+use crate::shown::cut;
 
 /// A function that a model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,9 +76,6 @@ impl ToolsError {
     }
 }
 
-/// Characters of a client's value in an error.
-const SHOWN: usize = 128;
-
 impl Tools {
     /// `parallel`: an answer may call several tools.
     ///
@@ -106,7 +104,7 @@ impl Tools {
         };
         let unknown = |name: &&String| !tools.iter().any(|tool| tool.name == **name);
         if let Some(name) = chosen.into_iter().flatten().find(unknown) {
-            return Err(ToolsError::UnknownChoice { name: shown(name) });
+            return Err(ToolsError::UnknownChoice { name: cut(name) });
         }
         let required = match choice {
             ToolChoice::Auto | ToolChoice::None => false,
@@ -129,6 +127,17 @@ impl Tools {
     /// The tools that may be called, as the client listed them.
     pub fn callable(&self) -> &[Tool] {
         &self.callable
+    }
+
+    /// The same tools, but this one, counted among those that may be called, takes any arguments: for a tool that is not strict,
+    /// and whose schema is not supported.
+    #[must_use]
+    pub fn relaxed(&self, tool: usize) -> Self {
+        let mut tools = self.clone();
+        if let Some(tool) = tools.callable.get_mut(tool) {
+            tool.parameters = Some(json!({ "type": "object" }));
+        }
+        tools
     }
 
     /// The answer must call a tool.
@@ -176,7 +185,7 @@ pub(crate) fn of_name(character: char) -> bool {
 fn check(tool: usize, checked: &Tool) -> Result<(), ToolsError> {
     let Tool { name, parameters, .. } = checked;
     if !(1..=limits::TOOL_NAME_BYTES).contains(&name.len()) || !name.chars().all(of_name) {
-        return Err(ToolsError::Name { tool, name: shown(name) });
+        return Err(ToolsError::Name { tool, name: cut(name) });
     }
     let found = match parameters {
         None => return Ok(()),
@@ -187,17 +196,11 @@ fn check(tool: usize, checked: &Tool) -> Result<(), ToolsError> {
         },
         Some(other) => other.to_string(),
     };
-    Err(ToolsError::Parameters { tool, found: shown(&found) })
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
+    Err(ToolsError::Parameters { tool, found: cut(&found) })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn tool(name: &str, parameters: Value) -> Tool {
