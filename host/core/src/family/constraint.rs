@@ -3,9 +3,9 @@ use serde_json::Value;
 
 use crate::family::content::markers;
 use crate::family::description::{Family, Form, ThinkingState};
-use crate::family::lark::{Lark, TokenOf, escaped, not_first, string, without};
+use crate::family::lark::{Full, Lark, TokenOf, escaped, not_first, string, without};
 use crate::family::prefix::SPACE;
-use crate::family::rules;
+use crate::family::rules::{self, Fault};
 use crate::family::tools::{Tool, Tools};
 use crate::limits;
 
@@ -14,6 +14,16 @@ use crate::limits;
 pub enum ConstraintError {
     #[error("{family} models cannot write an argument of the name {property:?}, which the tool {tool:?} has")]
     Property { family: &'static str, tool: String, property: String },
+    #[error("{family} models can write no value of the argument {property:?} of the tool {tool:?}")]
+    Value { family: &'static str, tool: String, property: String },
+    #[error("the grammar of the tools and the schema has more than the maximum of {} bytes", limits::GRAMMAR_BYTES)]
+    TooLarge,
+}
+
+impl From<Full> for ConstraintError {
+    fn from(_: Full) -> Self {
+        Self::TooLarge
+    }
 }
 
 /// What an answer's content is.
@@ -31,7 +41,7 @@ pub enum Content<'a> {
 /// instead of calls, not before them. Arguments follow the tool's schema. Whether a schema can be compiled shows when the grammar is.
 ///
 /// # Errors
-/// If the family cannot write an argument's name.
+/// If the family cannot write an argument's name or any value that it may have, or the grammar is too large.
 pub fn constraint(
     family: &'static Family,
     tools: &Tools,
@@ -44,10 +54,10 @@ pub fn constraint(
     let json = match content {
         Content::Text if !calls => return Ok(None),
         Content::Text => None,
-        Content::Json(schema) => Some(rules::json(schema, &mut lark)),
+        Content::Json(schema) => Some(rules::json(schema, &mut lark)?),
     };
-    let thoughts = thoughts(family, thinking, &mut lark);
-    text(family, thinking, &mut lark);
+    let thoughts = thoughts(family, thinking, &mut lark)?;
+    text(family, thinking, &mut lark)?;
     let begin = family.channels.as_ref().map_or("GAP?".to_owned(), |channels| lark.spelled(channels.answer));
     let answer = match json {
         Some(json) if !calls => format!("{begin} {json}"),
@@ -58,37 +68,39 @@ pub fn constraint(
         _ if tools.required() => only_calls(family, tools, family.calls.bare, &mut lark)?,
         _ => text_or_calls(family, tools, &mut lark)?,
     };
-    lark.define("start", &format!("{thoughts} {answer}"));
+    lark.define("start", &format!("{thoughts} {answer}"))?;
     Ok(Some(lark.into_text()))
 }
 
 /// Thinking before the answer.
-fn thoughts(family: &Family, state: ThinkingState, lark: &mut Lark<'_>) -> String {
-    let Some(thinking) = family.thinking.as_ref().filter(|_| state != ThinkingState::Off) else { return String::new() };
+fn thoughts(family: &Family, state: ThinkingState, lark: &mut Lark<'_>) -> Result<String, Full> {
+    let Some(thinking) = family.thinking.as_ref().filter(|_| state != ThinkingState::Off) else {
+        return Ok(String::new());
+    };
     let without = without(&[escaped(thinking.end)]);
-    lark.define("THOUGHT", &format!("/(?s:.+)/{without}"));
-    lark.define("THOUGHTS", &format!("/(?s:.*)/{without}"));
+    lark.define("THOUGHT", &format!("/(?s:.+)/{without}"))?;
+    lark.define("THOUGHTS", &format!("/(?s:.*)/{without}"))?;
     let next = family.channels.as_ref().map_or(String::new(), |channels| lark.spelled(channels.next));
-    let end = lark.until("THOUGHT", "THOUGHTS", thinking.end);
-    lark.define("thoughts_end", &format!("{end} {next}"));
+    let end = lark.until("THOUGHT", "THOUGHTS", thinking.end)?;
+    lark.define("thoughts_end", &format!("{end} {next}"))?;
     // Lazy, so that free text does not begin like it.
     let begin = if lark.begins_with_token(thinking.begin) {
         lark.spelled(thinking.begin)
     } else {
-        lark.lazy(&string(thinking.begin))
+        lark.lazy(&string(thinking.begin))?
     };
-    lark.define("thought", &format!("{begin} thoughts_end"));
-    match (state, thinking.repeats) {
+    lark.define("thought", &format!("{begin} thoughts_end"))?;
+    Ok(match (state, thinking.repeats) {
         (ThinkingState::Open, true) => "thoughts_end thought*",
         (ThinkingState::Open, false) => "thoughts_end",
         (_, true) => "thought*",
         (_, false) => "thought?",
     }
-    .to_owned()
+    .to_owned())
 }
 
 /// The terminals of free text.
-fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) {
+fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) -> Result<(), Full> {
     let (markers, _) = markers(family, true, thinking);
     let markers: Vec<String> = markers.iter().map(|marker| escaped(marker)).collect();
     let mut firsts = Vec::new();
@@ -101,9 +113,9 @@ fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) {
         firsts.push(format!("[ \\t\\n\\x0c\\r]{{0,{SPACE}}}\\{{"));
     }
     let but = without(&markers) + &not_first(&firsts);
-    lark.define("TEXT", &format!("/(?s:.+)/{but}"));
-    lark.define("TEXTS", &format!("/(?s:.*)/{but}"));
-    lark.define("GAP", "/[ \\n]{1,4}/");
+    lark.define("TEXT", &format!("/(?s:.+)/{but}"))?;
+    lark.define("TEXTS", &format!("/(?s:.*)/{but}"))?;
+    lark.define("GAP", "/[ \\n]{1,4}/")
 }
 
 /// Calls without any text before them, but a message to the user where there are such. `bare`: also without a marker.
@@ -115,11 +127,11 @@ fn only_calls(
 ) -> Result<String, ConstraintError> {
     let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
-    let marker = lark.rule(&lark.spelled(trigger));
+    let marker = lark.rule(&lark.spelled(trigger))?;
     let Some(channels) = &family.channels else {
         return Ok(format!("GAP? {marker}{} {body}", if bare { "?" } else { "" }));
     };
-    let said = lark.until("TEXT", "TEXTS", channels.end);
+    let said = lark.until("TEXT", "TEXTS", channels.end)?;
     Ok(format!("({} {said} {})? {marker} {body}", lark.spelled(channels.preamble), lark.spelled(channels.next)))
 }
 
@@ -130,8 +142,8 @@ fn text_or_calls(family: &'static Family, tools: &Tools, lark: &mut Lark<'_>) ->
     }
     let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
-    let opening = lark.until("TEXT", "TEXTS", trigger);
-    let opening = lark.rule(&opening);
+    let opening = lark.until("TEXT", "TEXTS", trigger)?;
+    let opening = lark.rule(&opening)?;
     Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.bare { "?" } else { "" }))
 }
 
@@ -152,7 +164,7 @@ fn all_calls(
     let calls = &family.calls;
     let alternatives =
         tools.callable().iter().map(|tool| one_call(family, tool, lark)).collect::<Result<Vec<_>, _>>()?;
-    lark.define("call", &alternatives.join(" | "));
+    lark.define("call", &alternatives.join(" | "))?;
     let first = calls.first();
     let first = match first.strip_prefix(trigger) {
         // What begins it is optional here, and was read before.
@@ -165,24 +177,26 @@ fn all_calls(
     } else {
         String::new()
     };
-    Ok(lark.rule(&format!("{gap} {first} call {more} {}", lark.spelled(&calls.last()))))
+    Ok(lark.rule(&format!("{gap} {first} call {more} {}", lark.spelled(&calls.last())))?)
 }
 
 fn one_call(family: &'static Family, tool: &Tool, lark: &mut Lark<'_>) -> Result<String, ConstraintError> {
     let calls = &family.calls;
     let before = match &calls.form {
         Form::Named { between, id: Some(id) } => {
-            lark.define("CALL_ID", "/[a-zA-Z0-9]{9}/");
+            lark.define("CALL_ID", "/[a-zA-Z0-9]{9}/")?;
             let between = between.first().copied().unwrap_or_default();
             format!("{} ({} CALL_ID)? {}", string(&tool.name), lark.spelled(id), lark.spelled(between))
         }
         _ => lark.spelled(&calls.before_arguments(&tool.name)),
     };
-    let arguments = rules::arguments(&calls.form, &tool.schema(), lark).map_err(|property| {
-        ConstraintError::Property { family: family.name, tool: tool.name.clone(), property: property.0 }
+    let arguments = rules::arguments(&calls.form, &tool.schema(), lark).map_err(|fault| match fault {
+        Fault::Name(property) => ConstraintError::Property { family: family.name, tool: tool.name.clone(), property },
+        Fault::Value(property) => ConstraintError::Value { family: family.name, tool: tool.name.clone(), property },
+        Fault::TooLarge => ConstraintError::TooLarge,
     })?;
     let after = calls.after_arguments();
     // A token that ends the turn is left to the end of the grammar, which allows it.
     let after = family.stops.iter().fold(after.as_str(), |after, stop| after.strip_suffix(stop).unwrap_or(after));
-    Ok(lark.rule(&format!("{before} {arguments} {}", lark.spelled(after))))
+    Ok(lark.rule(&format!("{before} {arguments} {}", lark.spelled(after)))?)
 }
