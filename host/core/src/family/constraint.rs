@@ -1,8 +1,8 @@
 //! The grammar of an answer that may call tools: free text has no marker, and what begins as a call is one that parses.
 use serde_json::Value;
 
-use crate::family::content::markers;
-use crate::family::description::{Family, Form, ThinkingState};
+use crate::family::content::{markers, unmarked_calls};
+use crate::family::description::{ContentForm, Family, Form, ThinkingState};
 use crate::family::lark::{Full, Lark, TokenOf, escaped, not_first, string, without};
 use crate::family::prefix::SPACE;
 use crate::family::rules::{self, Fault};
@@ -34,8 +34,17 @@ pub enum Content<'a> {
     Json(&'a Value),
 }
 
-/// The grammar of an answer with this content or calls of these tools, in llguidance's dialect of Lark; nothing if all there can be
-/// is text. `token` tells which of [`Family::special`] the vocabulary has as control tokens.
+impl Content<'_> {
+    pub fn form(self) -> ContentForm {
+        match self {
+            Self::Text => ContentForm::Text,
+            Self::Json(_) => ContentForm::Json,
+        }
+    }
+}
+
+/// The grammar of an answer with this content or calls of these tools, in llguidance's dialect of Lark; `None` if the answer
+/// can only be text. `token` tells which of [`Family::special`] the vocabulary has as control tokens.
 ///
 /// Free text comes first, then calls, and nothing after them. Where a call needs no marker, text does not begin as one. JSON comes
 /// instead of calls, not before them. Arguments follow the tool's schema. Whether a schema can be compiled shows when the grammar is.
@@ -51,21 +60,20 @@ pub fn constraint(
 ) -> Result<Option<String>, ConstraintError> {
     let calls = !tools.callable().is_empty();
     let mut lark = Lark::new(family.special, token);
-    let json = match content {
-        Content::Text if !calls => return Ok(None),
-        Content::Text => None,
-        Content::Json(schema) => Some(rules::json(schema, &mut lark)?),
-    };
+    if let (Content::Text, false) = (content, calls) {
+        return Ok(None);
+    }
+    let unmarked = unmarked_calls(family, tools, content.form());
     let thoughts = thoughts(family, thinking, &mut lark)?;
-    text(family, thinking, &mut lark)?;
+    text(family, thinking, unmarked, &mut lark)?;
     let begin = family.channels.as_ref().map_or("GAP?".to_owned(), |channels| lark.spelled(channels.answer));
-    let answer = match json {
-        Some(json) if !calls => format!("{begin} {json}"),
-        // An object that is no call needs calls to be marked.
-        Some(json) if !tools.required() => {
-            format!("({} | {begin} {json})", only_calls(family, tools, false, &mut lark)?)
+    let answer = match content {
+        Content::Json(schema) if !calls => format!("{begin} {}", rules::json(schema, &mut lark)?),
+        Content::Json(schema) if !tools.required() => {
+            let calls = only_calls(family, tools, unmarked, &mut lark)?;
+            format!("({calls} | {begin} {})", rules::json(schema, &mut lark)?)
         }
-        _ if tools.required() => only_calls(family, tools, family.calls.bare, &mut lark)?,
+        _ if tools.required() => only_calls(family, tools, unmarked, &mut lark)?,
         _ => text_or_calls(family, tools, &mut lark)?,
     };
     lark.define("start", &format!("{thoughts} {answer}"))?;
@@ -100,7 +108,7 @@ fn thoughts(family: &Family, state: ThinkingState, lark: &mut Lark<'_>) -> Resul
 }
 
 /// The terminals of free text.
-fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) -> Result<(), Full> {
+fn text(family: &Family, thinking: ThinkingState, unmarked: bool, lark: &mut Lark<'_>) -> Result<(), Full> {
     let (markers, _) = markers(family, true, thinking);
     let markers: Vec<String> = markers.iter().map(|marker| escaped(marker)).collect();
     let mut firsts = Vec::new();
@@ -109,7 +117,7 @@ fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) -> Result
             family.thinking.iter().map(|thinking| format!("[ \\t\\n\\x0c\\r]{{0,{SPACE}}}{}", escaped(thinking.begin))),
         );
     }
-    if family.calls.bare {
+    if unmarked {
         firsts.push(format!("[ \\t\\n\\x0c\\r]{{0,{SPACE}}}\\{{"));
     }
     let but = without(&markers) + &not_first(&firsts);
@@ -118,18 +126,18 @@ fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) -> Result
     lark.define("GAP", "/[ \\n]{1,4}/")
 }
 
-/// Calls without any text before them, but a message to the user where there are such. `bare`: also without a marker.
+/// Calls without any text before them, but a message to the user where there are such. `unmarked`: also without a marker.
 fn only_calls(
     family: &'static Family,
     tools: &Tools,
-    bare: bool,
+    unmarked: bool,
     lark: &mut Lark<'_>,
 ) -> Result<String, ConstraintError> {
     let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
     let marker = lark.rule(&lark.spelled(trigger))?;
     let Some(channels) = &family.channels else {
-        return Ok(format!("GAP? {marker}{} {body}", if bare { "?" } else { "" }));
+        return Ok(format!("GAP? {marker}{} {body}", if unmarked { "?" } else { "" }));
     };
     let said = lark.until("TEXT", "TEXTS", channels.end)?;
     Ok(format!("({} {said} {})? {marker} {body}", lark.spelled(channels.preamble), lark.spelled(channels.next)))
@@ -144,14 +152,12 @@ fn text_or_calls(family: &'static Family, tools: &Tools, lark: &mut Lark<'_>) ->
     let body = all_calls(family, tools, trigger, lark)?;
     let opening = lark.until("TEXT", "TEXTS", trigger)?;
     let opening = lark.rule(&opening)?;
-    Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.bare { "?" } else { "" }))
+    Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.unmarked { "?" } else { "" }))
 }
 
 /// The marker that begins the calls of an answer.
 fn trigger(family: &Family) -> &'static str {
-    let calls = &family.calls;
-    let opening = if calls.open.is_empty() { calls.begins.first().copied().unwrap_or_default() } else { calls.open };
-    opening.trim_ascii()
+    family.calls.triggers().next().unwrap_or_default()
 }
 
 /// The calls of an answer, after the marker that begins them.
@@ -168,7 +174,7 @@ fn all_calls(
     let first = calls.first();
     let first = match first.strip_prefix(trigger) {
         // What begins it is optional here, and was read before.
-        _ if calls.bare => String::new(),
+        _ if calls.unmarked => String::new(),
         rest => lark.spelled(rest.unwrap_or(&first)),
     };
     let gap = if let Form::List(_) = calls.form { "\" \"?" } else { "" };

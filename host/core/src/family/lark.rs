@@ -2,6 +2,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::family::json::quoted;
 use crate::limits;
 
 /// Finds the control token that a vocabulary has for a text.
@@ -108,7 +109,7 @@ impl<'a> Lark<'a> {
 
 /// A string. JSON's escapes are Lark's, which wants one character more escaped.
 pub(crate) fn string(text: &str) -> String {
-    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+    quoted(text).replace('\u{7f}', "\\u007f")
 }
 
 /// Text as a regular expression that matches it.

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use crate::family::arguments::Arguments;
-use crate::family::content::{Meaning, markers};
+use crate::family::content::{Meaning, markers, unmarked_calls};
 use crate::family::description::{ContentForm, Family, ThinkingState};
 use crate::family::event::{Event, Events};
 use crate::family::json::Progress;
@@ -168,7 +168,7 @@ impl Parser {
         };
         let calls = match cursor.peek() {
             Err(_) => Err(Stop::More),
-            Ok('{') if self.family.calls.bare && self.may_call() => Ok(()),
+            Ok('{') if self.may_call() && unmarked_calls(self.family, &self.tools, self.form) => Ok(()),
             Ok(_) => Err(Stop::Fail),
         };
         match (thinks, calls) {
@@ -268,12 +268,12 @@ impl Parser {
             }
             Ok(head) => {
                 events.begin(self.calls, head.name, head.id);
-                self.state = if head.arguments {
-                    let schema = self.tools.get(head.name).map(|tool| tool.schema()).unwrap_or_default();
-                    State::Arguments(Arguments::new(&calls.form, &schema))
-                } else {
-                    events.arguments(self.calls, "{}");
-                    State::Tail
+                self.state = match self.tools.position(head.name) {
+                    Some(tool) if head.arguments => State::Arguments(Arguments::new(&calls.form, &self.tools, tool)),
+                    _ => {
+                        events.arguments(self.calls, "{}");
+                        State::Tail
+                    }
                 };
                 self.calls += 1;
                 Step::Used(cursor.at())

@@ -19,6 +19,16 @@ pub(crate) enum Fault {
     TooLarge,
 }
 
+impl Fault {
+    /// The same, of the argument of this name unless it is known already.
+    fn of(self, key: &str) -> Self {
+        match self {
+            Self::Value(name) if name.is_empty() => Self::Value(cut(key)),
+            known => known,
+        }
+    }
+}
+
 impl From<Full> for Fault {
     fn from(_: Full) -> Self {
         Self::TooLarge
@@ -27,7 +37,7 @@ impl From<Full> for Fault {
 
 /// Schemas within each other that are followed, at most. What lies deeper may be any value.
 const DEPTH: usize = 16;
-/// Items of a list whose bounds are followed, at most.
+/// Items of a list, at most. A list that must have more is refused.
 const ITEMS: u64 = 1024;
 
 /// The name of an argument, where any is allowed.
@@ -153,7 +163,7 @@ fn refers(schema: &Value) -> bool {
     }
 }
 
-/// Rules of objects with bare keys and marked strings. They follow types, listed values, properties, items and the bounds of
+/// Rules of objects with unquoted keys and marked strings. They follow types, listed values, properties, items and the bounds of
 /// numbers; what else a schema says is not followed.
 #[derive(Debug)]
 struct Bracing<'a, 'b> {
@@ -174,9 +184,11 @@ impl Bracing<'_, '_> {
     }
 
     fn value(&mut self, schema: &Value, depth: usize) -> Result<String, Fault> {
-        let scalars =
-            listed(schema).filter(|values| !values.is_empty() && values.iter().all(|value| self.is_listable(value)));
+        let scalars = listed(schema).filter(|values| values.iter().all(|value| self.is_listable(value)));
         if let Some(values) = scalars {
+            if values.is_empty() {
+                return Err(Fault::Value(String::new()));
+            }
             let values: Vec<String> = values.into_iter().map(|value| self.listed(value)).collect();
             return Ok(self.lark.rule(&values.join(" | "))?);
         }
@@ -192,7 +204,7 @@ impl Bracing<'_, '_> {
                     Some(items) => self.value(items, depth + 1)?,
                     None => self.any()?,
                 };
-                let bound = |name| schema.get(name).and_then(Value::as_u64).filter(|items| *items <= ITEMS);
+                let bound = |name| schema.get(name).and_then(Value::as_u64);
                 self.list(&item, bound("minItems").unwrap_or(0), bound("maxItems"))
             }
             ("object", Value::Object(schema)) if schema.contains_key("properties") => self.object(schema, depth),
@@ -227,14 +239,14 @@ impl Bracing<'_, '_> {
     }
 
     fn list(&mut self, item: &str, min: u64, max: Option<u64>) -> Result<String, Fault> {
-        if max == Some(0) {
+        let max = max.unwrap_or(ITEMS).min(ITEMS);
+        if min > max {
+            return Err(Fault::Value(String::new()));
+        }
+        if max == 0 {
             return Ok(string("[]"));
         }
-        let more = match max {
-            Some(max) => format!("{{{},{}}}", min.saturating_sub(1), (max - 1).max(min.saturating_sub(1))),
-            None if min > 1 => format!("{{{},}}", min - 1),
-            None => "*".to_owned(),
-        };
+        let more = format!("{{{},{}}}", min.saturating_sub(1), max - 1);
         let items = format!("({item} (\",\" {item}){more}){}", if min == 0 { "?" } else { "" });
         Ok(self.lark.rule(&format!("\"[\" {items} \"]\""))?)
     }
@@ -247,10 +259,7 @@ impl Bracing<'_, '_> {
             if !braces::is_key(key) {
                 return Err(Fault::Name(cut(key)));
             }
-            if listed(of).is_some_and(|values| values.is_empty()) {
-                return Err(Fault::Value(cut(key)));
-            }
-            let value = self.value(of, depth + 1)?;
+            let value = self.value(of, depth + 1).map_err(|fault| fault.of(key))?;
             let member = self.lark.rule(&format!("{} {value}", string(&format!("{key}:"))))?;
             members.push((member, required.contains(key.as_str())));
         }

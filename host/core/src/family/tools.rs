@@ -80,8 +80,8 @@ impl Tools {
     /// `parallel`: an answer may call several tools.
     ///
     /// # Errors
-    /// If there are too many tools, or they are too large, a name is not well-formed or not unique, parameters are no schema of an object, or the choice
-    /// names or demands what there is not.
+    /// If there are too many tools, or they are too large, a name is not well-formed or not unique, parameters are no schema of an
+    /// object, or the choice names an unknown tool, or requires a call without tools.
     pub fn new(tools: Vec<Tool>, choice: &ToolChoice, parallel: bool) -> Result<Self, ToolsError> {
         if tools.len() > limits::TOOLS {
             return Err(ToolsError::TooMany { count: tools.len() });
@@ -152,7 +152,12 @@ impl Tools {
 
     /// The tool of this name, if it may be called.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        self.callable.iter().find(|tool| tool.name == name)
+        self.position(name).and_then(|tool| self.callable.get(tool))
+    }
+
+    /// Which of the callable tools has this name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.callable.iter().position(|tool| tool.name == name)
     }
 }
 
@@ -161,6 +166,11 @@ impl Tool {
     fn bytes(&self) -> usize {
         let description = self.description.as_ref().map_or(0, String::len);
         description + self.parameters.as_ref().map_or(0, |parameters| parameters.to_string().len())
+    }
+
+    /// The schema of an argument.
+    pub(crate) fn argument(&self, key: &str) -> Option<&Value> {
+        self.parameters.as_ref()?.get("properties")?.get(key)
     }
 
     /// The schema of the arguments: always of an object, and with an empty one where the client gave none.
