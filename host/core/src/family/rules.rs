@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::family::description::Form;
 use crate::family::lark::{Full, Lark, escaped, string, without};
-use crate::family::prefix::SPACE;
 use crate::family::{braces, elements};
+use crate::limits;
 use crate::shown::cut;
 
 /// Why a tool's arguments have no rules.
@@ -37,7 +37,7 @@ impl From<Full> for Fault {
 
 /// Schemas within each other that are followed, at most. What lies deeper may be any value.
 const DEPTH: usize = 16;
-/// Items of a list, at most. A list that must have more is refused.
+/// Items of a list whose number a schema bounds, at most. A list that must have more is refused.
 const ITEMS: u64 = 1024;
 
 /// The name of an argument, where any is allowed.
@@ -70,7 +70,7 @@ pub(crate) fn json(schema: &Value, lark: &mut Lark<'_>) -> Result<String, Full> 
 
 /// JSON with spaces as models write them, but never so much that whitespace alone fills an answer.
 fn spaced(schema: Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Full> {
-    compiled(schema, json!({ "whitespace_pattern": format!("[ \\n\\r\\t]{{1,{SPACE}}}") }), lark)
+    compiled(schema, json!({ "whitespace_pattern": format!("[ \\n\\r\\t]{{1,{}}}", limits::JSON_WHITESPACE) }), lark)
 }
 
 /// JSON with settings of llguidance's compiler.
@@ -113,6 +113,7 @@ fn all_elements(schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<Stri
         return Ok(lark.rule(&format!("{element}* {}", string(elements::END)))?);
     }
     let required = required(schema);
+    let elsewhere = schema.values().any(|of| refers(of, &|place| !is_definition(place)));
     let mut all = Vec::new();
     for (key, of) in properties(schema) {
         if !elements::is_key(key) {
@@ -120,7 +121,7 @@ fn all_elements(schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<Stri
         }
         let value = match listed(of) {
             _ if !elements::is_text(of) => {
-                let value = on_one_line(with_definitions(of, schema), lark)?;
+                let value = on_one_line(on_its_own(of, schema, elsewhere), lark)?;
                 format!("{value} {}", string(&end))
             }
             Some(values) => {
@@ -141,26 +142,56 @@ fn all_elements(schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<Stri
     Ok(lark.rule(&all.join(" "))?)
 }
 
-/// A property's schema on its own, with the definitions to which it may refer.
-fn with_definitions(of: &Value, root: &Map<String, Value>) -> Map<String, Value> {
+/// A property's schema on its own, with what it may refer to. `elsewhere`: something in the root refers to other places in it than
+/// definitions.
+fn on_its_own(of: &Value, root: &Map<String, Value>, elsewhere: bool) -> Map<String, Value> {
     let mut schema = of.as_object().cloned().unwrap_or_default();
-    if refers(of) {
-        for definitions in ["$defs", "definitions"] {
-            if let Some(found) = root.get(definitions) {
-                schema.entry(definitions).or_insert_with(|| found.clone());
-            }
+    if !refers(of, &|_| true) {
+        return schema;
+    }
+    if elsewhere {
+        schema = schema.iter().map(moved).collect();
+        let root: Map<String, Value> = root.iter().map(moved).collect();
+        schema.insert(DEFINITIONS[0].to_owned(), json!({ "root": root }));
+        return schema;
+    }
+    for definitions in DEFINITIONS {
+        if let Some(found) = root.get(definitions) {
+            schema.entry(definitions).or_insert_with(|| found.clone());
         }
     }
     schema
 }
 
-/// Whether a schema refers to another one. What only looks like a reference counts, too.
-fn refers(schema: &Value) -> bool {
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
+
+fn is_definition(place: &str) -> bool {
+    place.strip_prefix("#/").and_then(|place| place.split_once('/')).is_some_and(|(of, _)| DEFINITIONS.contains(&of))
+}
+
+/// Whether a schema, or one in it, refers to such a place. What only looks like a reference counts, too.
+fn refers(schema: &Value, to: &dyn Fn(&str) -> bool) -> bool {
     match schema {
-        Value::Object(members) => members.iter().any(|(key, value)| key == "$ref" || refers(value)),
-        Value::Array(items) => items.iter().any(refers),
+        Value::Object(members) => members.iter().any(|(key, value)| match value {
+            Value::String(place) if key == "$ref" => to(place),
+            value => refers(value, to),
+        }),
+        Value::Array(items) => items.iter().any(|item| refers(item, to)),
         _ => false,
     }
+}
+
+/// A member of a schema whose root is now the definition `root`.
+fn moved((key, value): (&String, &Value)) -> (String, Value) {
+    let value = match value {
+        Value::String(place) if key == "$ref" && place.starts_with('#') => {
+            Value::from(format!("#/{}/root{}", DEFINITIONS[0], &place[1..]))
+        }
+        Value::Object(members) => Value::Object(members.iter().map(moved).collect()),
+        Value::Array(items) => items.iter().map(|item| moved((key, item)).1).collect(),
+        other => other.clone(),
+    };
+    (key.clone(), value)
 }
 
 /// Rules of objects with unquoted keys and marked strings. They follow types, listed values, properties, items and the bounds of
@@ -239,14 +270,17 @@ impl Bracing<'_, '_> {
     }
 
     fn list(&mut self, item: &str, min: u64, max: Option<u64>) -> Result<String, Fault> {
-        let max = max.unwrap_or(ITEMS).min(ITEMS);
-        if min > max {
+        let max = max.map(|max| max.min(ITEMS));
+        if min > max.unwrap_or(ITEMS) {
             return Err(Fault::Value(String::new()));
         }
-        if max == 0 {
-            return Ok(string("[]"));
-        }
-        let more = format!("{{{},{}}}", min.saturating_sub(1), max - 1);
+        let least = min.saturating_sub(1);
+        let more = match max {
+            Some(0) => return Ok(string("[]")),
+            Some(max) => format!("{{{least},{}}}", max - 1),
+            None if least > 0 => format!("{{{least},}}"),
+            None => "*".to_owned(),
+        };
         let items = format!("({item} (\",\" {item}){more}){}", if min == 0 { "?" } else { "" });
         Ok(self.lark.rule(&format!("\"[\" {items} \"]\""))?)
     }

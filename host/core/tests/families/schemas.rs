@@ -51,6 +51,35 @@ fn regression_definitions_that_many_properties_refer_to_make_no_endless_grammar(
     assert!(error.contains("more than the maximum of 262144 bytes"), "{error}");
 }
 
+/// In a notation of elements each value has a schema of its own, in which the root is elsewhere.
+#[test]
+fn regression_a_reference_to_the_root_is_one_in_every_notation() {
+    let root = json!({
+        "properties": { "value": { "type": "integer" }, "children": { "type": "array", "items": { "$ref": "#" } } },
+        "required": ["children"],
+        "additionalProperties": false,
+    });
+    let through = json!({
+        "properties": { "value": { "type": "integer" }, "children": { "$ref": "#/$defs/nodes" } },
+        "required": ["children"],
+        "additionalProperties": false,
+        "$defs": { "nodes": { "type": "array", "items": { "$ref": "#" } } },
+    });
+    let elements = |list: &str| {
+        format!("<tool_call>\n<function=f>\n<parameter=children>\n{list}\n</parameter>\n</function>\n</tool_call>")
+    };
+    let json = |list: &str| format!("[TOOL_CALLS]f[ARGS]{{\"children\": {list}}}");
+    for schema in [root, through] {
+        let tools = tools_of(schema);
+        for (list, fits) in
+            [("[]", true), ("[{\"value\": 1, \"children\": []}]", true), ("[[]]", false), ("[{}]", false)]
+        {
+            assert_eq!(takes("qwen3-coder", &tools, &elements(list)), fits, "{list}");
+            assert_eq!(takes("mistral-v11", &tools, &json(list)), fits, "{list}");
+        }
+    }
+}
+
 #[test]
 fn the_grammar_of_tools_has_256_kib_and_not_one_byte_more() {
     for name in ["hermes", "qwen3-coder", "gemma4"] {
@@ -83,12 +112,15 @@ fn regression_values_that_cannot_be_written_are_refused() {
 }
 
 #[test]
-fn lists_have_1024_items_and_not_one_more() {
-    let list = |min: usize| json!({ "properties": { "a": { "type": "array", "items": { "type": "null" }, "minItems": min } }, "required": ["a"] });
-    assert!(grammar("gemma4", list(1025)).expect_err("too many").contains("no value of the argument \"a\""));
+fn lists_whose_items_a_schema_counts_have_1024_and_not_one_more() {
+    let list = |min: usize, max: usize| {
+        let list = json!({ "type": "array", "items": { "type": "null" }, "minItems": min, "maxItems": max });
+        json!({ "properties": { "a": list }, "required": ["a"] })
+    };
+    assert!(grammar("gemma4", list(1025, 2000)).expect_err("too many").contains("no value of the argument \"a\""));
     let call = |items: usize| format!("<|tool_call>call:f{{a:[{}]}}<tool_call|>", vec!["null"; items].join(","));
     for (min, items, fits) in [(1024, 1024, true), (1024, 1023, false), (0, 1024, true), (0, 1025, false)] {
-        assert_eq!(takes("gemma4", &tools_of(list(min)), &call(items)), fits, "{min} {items}");
+        assert_eq!(takes("gemma4", &tools_of(list(min, 2000)), &call(items)), fits, "{min} {items}");
     }
 }
 
