@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use crate::family::description::Form;
 use crate::family::lark::{Full, Lark, escaped, string, without};
 use crate::family::{braces, elements};
-use crate::limits;
 use crate::shown::cut;
 
 /// Why a tool's arguments have no rules.
