@@ -269,6 +269,23 @@ fn a_model_sleeps_until_it_is_asked_for_and_when_nobody_asks_any_more() {
 }
 
 #[test]
+fn regression_no_fallback_tells_of_a_model_or_of_its_tokens() {
+    let more = "[[model]]\nid = \"big\"\npath = \"demo\"\nthreads = 1\nload = \"on-demand\"\nfallback = \"demo\"\n";
+    let asleep = || Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{more}")).start();
+    let shown = asleep().client.get("/v1/models/big").json();
+    assert_eq!((&shown["id"], &shown["state"]), (&json!("big"), &json!("asleep")), "{shown}");
+    for (path, body) in [
+        ("/v1/tokenize", json!({"model": "big", "text": "hello"})),
+        ("/v1/detokenize", json!({"model": "big", "tokens": [300]})),
+        ("/v1/completions", json!({"model": "big", "prompt": [300, 301], "max_tokens": 1})),
+        ("/v1/chat/template", json!({"model": "big", "messages": [{"role": "user", "content": "hi"}]})),
+    ] {
+        let response = asleep().client.post(path, &body);
+        assert_eq!((response.status, response.header("x-camshaft-fallback-for")), (200, None), "{path}");
+    }
+}
+
+#[test]
 fn regression_a_model_that_sleeps_behind_a_fallback_is_woken_by_who_asks_for_it() {
     let more = "[[model]]\nid = \"big\"\npath = \"demo\"\nthreads = 1\nload = \"on-demand\"\nfallback = \"demo\"\n";
     let server = Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{more}")).start();

@@ -120,7 +120,8 @@ fn calls_of_schemas(server: &Server, (first, numbers): (u64, u64)) -> usize {
         let number = first + number;
         let (one, other) = (schemas::object(number), schemas::object(number + 1000));
         let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": true}});
-        let body = chat(number, json!({"tools": [tool("first", &one), tool("second", &other)], "tool_choice": "required"}));
+        let body =
+            chat(number, json!({"tools": [tool("first", &one), tool("second", &other)], "tool_choice": "required"}));
         let whole = ask(server, &body, false);
         for got in [&whole, &ask(server, &body, true)] {
             match got.reason.as_str() {
@@ -185,6 +186,9 @@ fn policies_that_shape_the_text_leave_it_valid() {
         true
     });
     let exhausted = exhausted.into_inner();
-    assert!(ended as u64 > SCHEMAS / 5, "{ended} have ended in order, {exhausted} were exhausted: too few show anything");
+    assert!(
+        ended as u64 > SCHEMAS / 5,
+        "{ended} have ended in order, {exhausted} were exhausted: too few show anything"
+    );
     assert!(server.answer("What is 3 plus 4?").contains('7'), "the server goes on");
 }

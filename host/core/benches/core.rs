@@ -9,7 +9,7 @@ use camshaft_core::grammar::{Grammar, GrammarSpec, GrammarStore};
 use camshaft_core::ids::{RequestId, Token};
 use camshaft_core::ledger::Ledger;
 use camshaft_core::prefix::PrefixTree;
-use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
+use camshaft_core::sampling::{LogSoftmax, LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::vocabulary::Vocabulary;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
@@ -43,6 +43,38 @@ fn sampling(c: &mut Criterion) {
                 });
             });
         }
+    }
+    group.finish();
+}
+
+/// What a token takes with the defaults of the API, which cut nothing off, and with what clients often ask for beside them.
+fn defaults(c: &mut Criterion) {
+    let mut group = c.benchmark_group("defaults");
+    let size = 128_256;
+    let logits = logits(size);
+    let off = SamplingParams::default;
+    let cases = [
+        ("nothing set", off(), None),
+        ("temperature 0", SamplingParams::greedy(), None),
+        ("penalties on 256 tokens", SamplingParams { frequency_penalty: 0.5, presence_penalty: 0.5, ..off() }, None),
+        ("5 log-probabilities", off(), Some(5)),
+    ];
+    for (name, params, log_probabilities) in cases {
+        let mut row = Row::new(&[], 1);
+        (0..256).for_each(|i| row.accept(Token(i * 31), b"x"));
+        let chain = StandardChain::new(params);
+        group.bench_function(BenchmarkId::new(name, size), |b| {
+            b.iter(|| {
+                row.load(black_box(&logits)).map_err(|error| error.to_string())?;
+                chain.shape(&mut row).map_err(|error| error.to_string())?;
+                let token = row.draw();
+                let told = log_probabilities.zip(token).map(|(n, token)| {
+                    let log = LogSoftmax::new(&logits);
+                    (log.of(token), log.top(n))
+                });
+                Ok::<_, String>((token, told))
+            });
+        });
     }
     group.finish();
 }
@@ -245,5 +277,5 @@ fn grammars(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, sampling, parameters, prefix_tree, ledger, grammars);
+criterion_group!(benches, sampling, defaults, parameters, prefix_tree, ledger, grammars);
 criterion_main!(benches);

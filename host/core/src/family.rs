@@ -14,6 +14,7 @@ mod json;
 mod known;
 mod lark;
 mod marker;
+mod nesting;
 pub mod parser;
 mod prefix;
 mod rules;

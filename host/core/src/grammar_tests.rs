@@ -158,11 +158,11 @@ fn combinations_and_references_of_json_schema() {
 #[test]
 fn whitespace_is_free_between_parts_and_bounded() {
     let list = json!({ "type": "array", "items": { "const": 1 } });
-    let spaces = |count: usize| format!("[{}1]", " ".repeat(count));
+    let spaces = |count: usize| format!("[\n{}1]", " ".repeat(count));
     check_schema(
         &list,
-        &["[1,1]", "[\n\t 1 ,\r\n1 ]", &spaces(limits::JSON_WHITESPACE)],
-        &[" [1]", "[1] ", &spaces(limits::JSON_WHITESPACE + 1)],
+        &["[1,1]", "[\n\t 1 ,\r\n1\n]", "[ 1 , 1 ]", &spaces(limits::JSON_INDENT)],
+        &[" [1]", "[1] ", "[  1,1]", "[\n\n1,1]", &spaces(limits::JSON_INDENT + 1)],
     );
 }
 

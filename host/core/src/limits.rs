@@ -120,8 +120,8 @@ pub const GRAMMAR_CHAIN: usize = 192;
 /// Maximum texts of a choice, and bytes of one.
 pub const CHOICE_TEXTS: usize = 4096;
 pub const CHOICE_BYTES: usize = 8 << 10;
-/// Maximum characters of whitespace between two parts of generated JSON.
-pub const JSON_WHITESPACE: usize = 64;
+/// Maximum spaces and tabs behind a line break between two parts of generated JSON.
+pub const JSON_INDENT: usize = 20;
 /// Work of compiling a grammar's lexemes (about 50,000 a millisecond), and symbols that it may be made of.
 pub const GRAMMAR_COMPILE_FUEL: u64 = 1_000_000;
 pub const GRAMMAR_SYMBOLS: usize = 200_000;

@@ -14,7 +14,9 @@ use crate::fake::{FakeEngine, NoFilters};
 use crate::grammar::{Grammar, GrammarSpec, GrammarStore};
 use crate::ids::AdapterDigest;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
-use crate::message::{Command, Delta, Ends, FinishReason, OpenSession, Start, TokenLogprob, Usage, WorkerError};
+use crate::message::{
+    Command, Delta, Ends, FinishReason, OpenSession, ShownToken, Start, TokenLogprob, Usage, WorkerError,
+};
 use crate::policy::{Priority, Refusal, Rejection};
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
@@ -112,6 +114,7 @@ prop_compose! {
             samplers,
             choice,
             max_tokens,
+            shown: stop.iter().map(|text| ShownToken { token: Token(7), text: text.clone() }).collect(),
             grammar: ignore_eos.then(|| Arc::new(Grammar::new(GrammarSpec::Choice { texts: stop.clone() }))),
             stop,
             ignore_eos,

@@ -8,6 +8,7 @@ mod checks;
 mod cuts;
 mod defaults;
 mod distance;
+mod draw;
 mod log_softmax;
 mod params;
 mod penalties;

@@ -3,6 +3,14 @@
 /// Jaro-Winkler similarity from which an unknown name passes for a misspelled one.
 const SIMILAR: f64 = 0.75;
 
+/// Characters of a client's value in an error, at most.
+const SHOWN: usize = 128;
+
+/// The beginning of a client's value, as errors show it.
+pub fn cut(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
 /// What follows an unknown name: the most similar of the known ones, if it is similar, or else all of them, each after `section`.
 pub fn did_you_mean<'a>(name: &str, section: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<_> = known.into_iter().collect();

@@ -10,6 +10,7 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
 use camshaft_core::sampling::SamplingDefaults;
+use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, watch};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
@@ -276,12 +277,26 @@ impl Api {
     /// that is not in memory.
     pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
         let (catalog, session) = (self.catalog(), fields.text("session_id").ok().flatten());
-        let adapted = fields.list("lora").is_ok_and(|list| list.is_some_and(|list| !list.is_empty()));
-        let asked = Asked { adapted, session, ..Asked::by(&catalog, caller) };
+        let falls_back = !OF_ONE_MODEL.iter().any(|name| fields.get(name).is_some_and(|value| !is_empty(value)))
+            && !OF_TOKENS.iter().any(|name| fields.ids(name).is_some());
+        let asked = Asked { falls_back, session, ..Asked::by(&catalog, caller) };
         if let Some(name) = fields.text("model")? {
             return asked.named(name);
         }
         asked.only(&catalog.entries().collect::<Vec<_>>())
+    }
+
+    /// As [`Api::model_of`], and no other in its place: for what only that model can tell.
+    ///
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model_itself(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
+        let catalog = self.catalog();
+        let asked = Asked { falls_back: false, ..Asked::by(&catalog, caller) };
+        match fields.text("model")? {
+            Some(name) => asked.named(name),
+            None => asked.only(&catalog.entries().collect::<Vec<_>>()),
+        }
     }
 
     /// The model with this name; without a name, the only one of this kind that the caller may use.
@@ -343,10 +358,12 @@ impl Api {
         usable.map(|entry| (entry.id(), entry.open().and_then(|served| served.serves()))).collect()
     }
 
+    /// What a path says of, and no other in its place.
+    ///
     /// # Errors
     /// 404 for an unknown model, 403 for one that the caller may not use, 503 for one that is not in memory.
     pub(crate) fn model_for(&self, name: &str, caller: &Caller) -> Result<Found, FlowError> {
-        Asked::by(&self.catalog(), caller).named(name)
+        Asked { falls_back: false, ..Asked::by(&self.catalog(), caller) }.named(name)
     }
 
     /// The adapters of the model of this id, if it is in memory and generates.
@@ -393,19 +410,28 @@ impl Listed {
     }
 }
 
+/// Fields that mean something of one model alone: its adapters, or tokens of its vocabulary. Another one cannot serve them.
+const OF_ONE_MODEL: [&str; 3] = ["lora", "logit_bias", "stop_token_ids"];
+/// The same, where they hold token ids.
+const OF_TOKENS: [&str; 3] = ["prompt", "tokens", "input"];
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
 /// A look for a model.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     catalog: &'a Catalog,
     caller: &'a Caller,
     session: Option<&'a str>,
-    /// It names adapters of the model, which no fallback has.
-    adapted: bool,
+    /// Another model may take the place of one that cannot be used.
+    falls_back: bool,
 }
 
 impl<'a> Asked<'a> {
     fn by(catalog: &'a Catalog, caller: &'a Caller) -> Self {
-        Self { catalog, caller, session: None, adapted: false }
+        Self { catalog, caller, session: None, falls_back: true }
     }
 
     fn may_use(&self, naming: &Naming) -> bool {
@@ -426,7 +452,7 @@ impl<'a> Asked<'a> {
     fn named(&self, name: &str) -> Result<Found, FlowError> {
         let who = catalog::who(self.caller.principal.tenant.as_str(), self.session);
         let unknown = || FlowError::UnknownModel { id: name.to_owned(), models: self.usable(self.catalog.entries()) };
-        let may_fall_back_to = |naming: &Naming| !self.adapted && self.may_use(naming);
+        let may_fall_back_to = |naming: &Naming| self.falls_back && self.may_use(naming);
         let Some(route) = self.catalog.route(name, who, may_fall_back_to) else {
             let (base, adapter) = adapters::split(name).ok_or_else(unknown)?;
             let entry = self.catalog.adapted(base, adapter, who).ok_or_else(unknown)?;

@@ -192,7 +192,9 @@ impl Catalog {
         for _ in 0..MAX_FALLBACKS {
             let Some(name) = &next.naming.fallback else { break };
             let Some(fallback) = weighted(&self.named(name), who).filter(|to| may_use(&to.naming)) else { break };
-            if fallback.is_open() || (fallback.wakes() && !entry.wakes()) {
+            // One that does something else cannot serve what was asked for.
+            let of_kind = entry.kind().zip(fallback.kind()).is_none_or(|(asked, found)| asked == found);
+            if of_kind && (fallback.is_open() || (fallback.wakes() && !entry.wakes())) {
                 return Some(Route { entry: fallback, instead_of: Some(entry.id()) });
             }
             next = fallback;

@@ -107,6 +107,16 @@ fn a_fallback_stands_in_for_a_model_that_cannot_be_used() {
 }
 
 #[test]
+fn regression_a_fallback_that_does_something_else_does_not_stand_in() {
+    let big = Naming { fallback: Some("small".to_owned()), ..naming("big") };
+    let asleep = |kind| Entry { naming: big.clone(), held: Held::Absent { kind, absence: Absence::Asleep } };
+    for (kind, leads_to) in [(None, "small"), (Some(ModelKind::Generate), "small"), (Some(ModelKind::Embed), "big")] {
+        let catalog = catalog(vec![asleep(kind), served(naming("small"), true)]);
+        assert_eq!(leads(&catalog, "big", 0).unwrap().0, leads_to, "{kind:?}");
+    }
+}
+
+#[test]
 fn fallbacks_in_a_circle_come_to_an_end() {
     let falling = |id: &str, to: &str| absent(Naming { fallback: Some(to.to_owned()), ..naming(id) }, Absence::Loading);
     let catalog = catalog(vec![falling("a", "b"), falling("b", "a")]);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use camshaft_core::family::constraint::{ConstraintError, Content, constraint};
 use camshaft_core::family::description::{ContentForm, ThinkingState};
-use camshaft_core::family::tools::Tools;
+use camshaft_core::family::tools::{Tool, Tools};
 use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec};
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ pub(crate) fn chat(
     };
     Ok(AnswerForm {
         grammar,
-        parts: Some(Parts { family, tools: tools_in_force, form, thinking }),
+        parts: family.parses(&tools_in_force).then_some(Parts { family, tools: tools_in_force, form, thinking }),
         shown: notation.shown.clone(),
         stops: if calls { notation.stops.clone() } else { Vec::new() },
     })
@@ -96,9 +96,20 @@ impl Wish<'_> {
         let notation = served.notation()?;
         let token = |marker: &str| notation.token(marker);
         let mut tools = self.tools.tools.clone();
-        for is_first in [true, false] {
-            let text = constraint(notation.family, &tools, self.content, self.thinking, &token);
-            let Some(text) = text.map_err(|error| self.refused(&error))? else { return Ok((None, tools)) };
+        let mut looked = false;
+        loop {
+            let text = match constraint(notation.family, &tools, self.content, self.thinking, &token) {
+                Ok(Some(text)) => text,
+                Ok(None) => return Ok((None, tools)),
+                // One that takes any object has no arguments that cannot be written.
+                Err(error) => match self.unwritable(&error).filter(|(_, tool)| !tool.strict) {
+                    Some((index, _)) => {
+                        tools = Arc::new(tools.relaxed(index));
+                        continue;
+                    }
+                    None => return Err(self.refused(&error)),
+                },
+            };
             let error = match compile(context, served, GrammarSpec::Lark { text })? {
                 Ok(grammar) => return Ok((Some(grammar), tools)),
                 Err(error) => error,
@@ -106,32 +117,44 @@ impl Wish<'_> {
             if let Some(WantedFormat { format, path }) = self.format {
                 compiled(context, served, spec(format.clone()), path)?;
             }
-            match self.relaxed(context, served)? {
-                Some(relaxed) if is_first => tools = Arc::new(relaxed),
-                _ => return Err(refused(&error, TOOLS)),
+            let unsupported = if looked { Vec::new() } else { self.unsupported(context, served)? };
+            if unsupported.is_empty() {
+                return Err(refused(&error, TOOLS));
             }
+            looked = true;
+            tools = Arc::new(unsupported.into_iter().fold((*tools).clone(), |tools, index| tools.relaxed(index)));
         }
-        Ok((None, tools))
     }
 
-    /// The tools without the schemas that are not supported, of functions that are not strict; `None`: they all are.
-    fn relaxed(&self, context: ParseContext<'_>, served: &Served) -> Result<Option<Tools>, FlowError> {
-        let mut relaxed: Option<Tools> = None;
+    /// The functions that are not strict, and whose schemas are not supported.
+    ///
+    /// # Errors
+    /// 400: that of a strict one is not.
+    fn unsupported(&self, context: ParseContext<'_>, served: &Served) -> Result<Vec<usize>, FlowError> {
+        let mut unsupported = Vec::new();
         for (index, tool) in self.tools.tools.callable().iter().enumerate() {
             let schema = Value::Object(tool.schema()).to_string();
             let Err(error) = compile(context, served, GrammarSpec::JsonSchema { schema })? else { continue };
             if tool.strict {
                 return Err(refused(&error, &self.tools.schema_path(index)));
             }
-            relaxed = Some(relaxed.as_ref().unwrap_or(&self.tools.tools).relaxed(index));
+            unsupported.push(index);
         }
-        Ok(relaxed)
+        Ok(unsupported)
+    }
+
+    /// The tool whose arguments cannot be written in the family's notation.
+    fn unwritable(&self, error: &ConstraintError) -> Option<(usize, &Tool)> {
+        let name = match error {
+            ConstraintError::Property { tool, .. } | ConstraintError::Value { tool, .. } => tool,
+            ConstraintError::TooLarge => return None,
+        };
+        self.tools.tools.callable().iter().enumerate().find(|(_, tool)| tool.name == *name)
     }
 
     fn refused(&self, error: &ConstraintError) -> FlowError {
-        let ConstraintError::Property { tool, .. } = error;
-        let index = self.tools.tools.callable().iter().position(|known| known.name == *tool);
-        FlowError::field(index.map_or(TOOLS.to_owned(), |index| self.tools.schema_path(index)), error.to_string())
+        let path = self.unwritable(error).map(|(index, _)| self.tools.schema_path(index));
+        FlowError::field(path.unwrap_or_else(|| TOOLS.to_owned()), error.to_string())
     }
 }
 

@@ -41,6 +41,15 @@ impl ParseContext<'_> {
         self.chosen.of(fields.text("model")?, || self.api.model_of(fields, self.caller))
     }
 
+    /// The model that a body asks for, and no other in its place.
+    ///
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model_itself(&self, fields: &Fields<'_>) -> Result<Arc<Served>, FlowError> {
+        self.chosen.note_timeout(params::timeout(fields, self.api.limits().max_timeout));
+        self.chosen.of(fields.text("model")?, || self.api.model_itself(fields, self.caller))
+    }
+
     /// What a request is computed under: the adapter in the name of `served`, the model that the body asks for, or those in `lora`.
     ///
     /// # Errors

@@ -50,7 +50,10 @@ impl Incoming {
     /// # Errors
     /// 429 if a quota is exceeded.
     pub(crate) fn spend(&mut self, tokens: u64) -> Result<(), FlowError> {
-        self.reserve(Demand { choices: 1, tokens, read: tokens })?;
+        self.reserve(Demand { choices: 1, tokens, read: tokens }).map_err(|error| match error {
+            FlowError::QuotaExceeded(exceeded) => FlowError::InputQuotaExceeded { exceeded, unit: None },
+            other => other,
+        })?;
         if let Some(grant) = &mut self.grant {
             grant.set_used(tokens);
         }

@@ -65,7 +65,7 @@ async fn count(mut incoming: Incoming) -> Result<Response, FlowError> {
 /// The prompt of a chat, whether or not the model's context holds it.
 fn render(context: ParseContext<'_>, body: &Body) -> Result<Rendered, FlowError> {
     let fields = body.fields();
-    let served = context.model(&fields)?;
+    let served = context.model_itself(&fields)?;
     served.pool()?;
     let most = served.text()?.info.context_tokens;
     let rendered = chat::render(context, &fields, &served, most)?.rendered;

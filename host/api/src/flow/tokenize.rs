@@ -42,7 +42,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let body = json::parse(text)?;
     let fields = body.fields();
     context.known(&fields, &known::TOKENIZE);
-    let served = &context.model(&fields)?;
+    let served = &context.model_itself(&fields)?;
     fields.require("text")?;
     let text = fields.text("text")?.unwrap_or_default();
     let add_special = fields.flag("add_special")?.unwrap_or(false);
@@ -76,7 +76,7 @@ fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Ve
     let body = json::parse(text)?;
     let fields = body.fields();
     context.known(&fields, &known::DETOKENIZE);
-    let served = &context.model(&fields)?;
+    let served = &context.model_itself(&fields)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
     let vocabulary = &served.text()?.info.vocabulary;

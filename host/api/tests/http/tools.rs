@@ -117,8 +117,19 @@ async fn calls_are_told_with_ids_and_arguments_whole_and_streamed() {
     check(CALL, FinishReason::Stop, with_tools.clone(), expected, "tool_calls").await;
     let both: &'static str = Box::leak(format!("Let me see.\n{CALL}{OTHER}").into_boxed_str());
     let expected =
-        json!({"role": "assistant", "content": "Let me see.\n", "refusal": null, "tool_calls": [add, call("now", "{}")]});
+        json!({"role": "assistant", "content": "Let me see.", "refusal": null, "tool_calls": [add, call("now", "{}")]});
     check(both, FinishReason::Stop, with_tools, expected, "tool_calls").await;
+}
+
+#[tokio::test]
+async fn whitespace_before_a_call_is_no_content_but_other_whitespace_is() {
+    let add = call("add", "{\"a\": 1, \"b\": [2, 3]}");
+    let with_tools = json!({"tools": tools()});
+    let expected = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [add]});
+    let text: &'static str = Box::leak(format!("\n \n{CALL}").into_boxed_str());
+    check(text, FinishReason::Stop, with_tools.clone(), expected, "tool_calls").await;
+    let expected = json!({"role": "assistant", "content": " one\n\ntwo \n", "refusal": null});
+    check(" one\n\ntwo \n", FinishReason::Stop, with_tools, expected, "stop").await;
 }
 
 #[tokio::test]

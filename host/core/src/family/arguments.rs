@@ -1,10 +1,11 @@
 //! The arguments of a call as they come, in any family's notation, as JSON text.
-use serde_json::{Map, Value};
+use std::sync::Arc;
 
 use crate::family::braces::Braces;
 use crate::family::description::Form;
 use crate::family::elements::Elements;
 use crate::family::json::{Json, Progress};
+use crate::family::tools::Tools;
 
 /// Arguments of which some text has come.
 #[derive(Debug, Clone)]
@@ -16,11 +17,11 @@ pub(crate) enum Arguments {
 }
 
 impl Arguments {
-    /// `schema`: of the tool that is called.
-    pub(crate) fn new(form: &Form, schema: &Map<String, Value>) -> Self {
+    /// `tool`: which of the tools is called.
+    pub(crate) fn new(form: &Form, tools: &Arc<Tools>, tool: usize) -> Self {
         match form {
             Form::Object(_) | Form::List(_) | Form::Named { .. } => Self::Json(Json::new()),
-            Form::Elements => Self::Elements(Elements::new(schema)),
+            Form::Elements => Self::Elements(Elements::new(tools.clone(), tool)),
             Form::Braces { quote } => Self::Braces(Braces::new(quote)),
         }
     }

@@ -1,24 +1,22 @@
-//! Arguments as an object with bare keys, whose strings stand between two markers, made into JSON.
-use crate::family::elements::push_escaped;
-use crate::family::json::{DEPTH, Json, Progress};
+//! Arguments as an object with unquoted keys, whose strings stand between two markers, made into JSON.
+use crate::family::json::{Json, Progress, push_escaped};
 use crate::family::marker::{Found, Markers};
+use crate::family::nesting::Nesting;
 use crate::family::prefix::{Cursor, Stop};
 
-/// Bytes of a key, and of a number, at most.
-pub(crate) const WORD_BYTES: usize = 128;
+/// Bytes of a key, at most.
+pub(crate) const KEY_BYTES: usize = 128;
 
 /// An object of which some text has come.
 #[derive(Debug, Clone)]
 pub(crate) struct Braces {
     quote: &'static str,
     quotes: Markers,
-    /// A bit for each open object (1) or list (0), the innermost last.
-    open: u128,
-    depth: u32,
+    nesting: Nesting,
     stage: Stage,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Stage {
     Value,
     FirstItem,
@@ -26,11 +24,12 @@ enum Stage {
     FirstKey,
     After,
     Text,
+    Number(Json),
 }
 
-/// Whether an object's key can be written bare.
+/// Whether an object's key can be written without quotes.
 pub(crate) fn is_key(key: &str) -> bool {
-    (1..=WORD_BYTES).contains(&key.len())
+    (1..=KEY_BYTES).contains(&key.len())
         && key.trim_ascii() == key
         && !key.contains([':', '{', '}', '[', ']', ',', '<', '"'])
 }
@@ -38,7 +37,7 @@ pub(crate) fn is_key(key: &str) -> bool {
 impl Braces {
     pub(crate) fn new(quote: &'static str) -> Self {
         let quotes = Markers::new(vec![quote.to_owned()]);
-        Self { quote, quotes, open: 0, depth: 0, stage: Stage::Value }
+        Self { quote, quotes, nesting: Nesting::default(), stage: Stage::Value }
     }
 
     /// As [`crate::family::arguments::Arguments::feed`].
@@ -46,10 +45,13 @@ impl Braces {
         let mut at = 0;
         loop {
             let mut cursor = Cursor::new(&text[at..]);
-            let step =
-                if let Stage::Text = self.stage { self.text(&mut cursor, out) } else { self.step(&mut cursor, out) };
+            let step = match self.stage {
+                Stage::Text => self.text(&mut cursor, out),
+                Stage::Number(_) => self.number(&mut cursor, out),
+                _ => self.step(&mut cursor, out).map_err(|stop| (0, stop)),
+            };
             match step {
-                Ok(()) if self.depth == 0 => return (at + cursor.at(), Progress::Done),
+                Ok(()) if self.nesting.is_empty() => return (at + cursor.at(), Progress::Done),
                 Ok(()) => at += cursor.at(),
                 Err((used, Stop::More)) => return (at + used, Progress::More),
                 Err((used, Stop::Fail)) => return (at + used, Progress::Broken),
@@ -74,37 +76,50 @@ impl Braces {
         }
     }
 
-    fn step(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), (usize, Stop)> {
-        let stage = self.stage;
-        let step = (|| {
-            cursor.space()?;
-            let next = cursor.peek()?;
-            match stage {
-                Stage::FirstKey if next == '}' => self.close(cursor, out),
-                Stage::FirstItem if next == ']' => self.close(cursor, out),
-                Stage::Key | Stage::FirstKey => self.key(cursor, out),
-                Stage::After if next == ',' => {
-                    cursor.skip(1);
-                    out.push_str(", ");
-                    self.stage = if self.in_object() { Stage::Key } else { Stage::Value };
-                    Ok(())
-                }
-                Stage::After => self.close(cursor, out),
-                Stage::Value | Stage::FirstItem | Stage::Text => self.value(cursor, out),
+    /// Passes on what there is of a number, however long it is.
+    fn number(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), (usize, Stop)> {
+        let Stage::Number(json) = &mut self.stage else { return Ok(()) };
+        let rest = cursor.rest();
+        let (used, progress) = json.feed(rest.as_bytes());
+        out.push_str(&rest[..used]);
+        match progress {
+            Progress::Done => {
+                cursor.skip(used);
+                self.stage = Stage::After;
+                Ok(())
             }
-        })();
-        step.map_err(|stop| (0, stop))
+            Progress::More => Err((used, Stop::More)),
+            Progress::Broken => Err((used, Stop::Fail)),
+        }
+    }
+
+    fn step(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
+        cursor.space()?;
+        let next = cursor.peek()?;
+        match self.stage {
+            Stage::FirstKey if next == '}' => self.close(cursor, out),
+            Stage::FirstItem if next == ']' => self.close(cursor, out),
+            Stage::Key | Stage::FirstKey => self.key(cursor, out),
+            Stage::After if next == ',' => {
+                cursor.skip(1);
+                out.push_str(", ");
+                self.stage = if self.nesting.in_object() { Stage::Key } else { Stage::Value };
+                Ok(())
+            }
+            Stage::After => self.close(cursor, out),
+            Stage::Value | Stage::FirstItem | Stage::Text | Stage::Number(_) => self.value(cursor, out),
+        }
     }
 
     fn key(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
         let key = match cursor.literal(self.quote) {
             Ok(()) => {
-                let key = cursor.until_marker(self.quote, WORD_BYTES)?;
+                let key = cursor.until_marker(self.quote, KEY_BYTES)?;
                 cursor.spaced(":")?;
                 key
             }
             Err(Stop::More) => return Err(Stop::More),
-            Err(Stop::Fail) => match cursor.until(':', WORD_BYTES)?.trim_ascii() {
+            Err(Stop::Fail) => match cursor.until(':', KEY_BYTES)?.trim_ascii() {
                 key if is_key(key) => key,
                 _ => return Err(Stop::Fail),
             },
@@ -118,61 +133,42 @@ impl Braces {
 
     fn value(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
         let next = cursor.peek()?;
-        if let '{' | '[' = next {
-            if self.depth == DEPTH {
-                return Err(Stop::Fail);
+        match next {
+            '{' | '[' => {
+                cursor.skip(1);
+                out.push(next);
+                self.nesting.open(next == '{');
+                self.stage = if next == '{' { Stage::FirstKey } else { Stage::FirstItem };
             }
-            cursor.skip(1);
-            out.push(next);
-            self.open = self.open << 1 | u128::from(next == '{');
-            self.depth += 1;
-            self.stage = if next == '{' { Stage::FirstKey } else { Stage::FirstItem };
-            return Ok(());
-        }
-        match cursor.literal(self.quote) {
-            Ok(()) => {
+            '-' | '0'..='9' => self.stage = Stage::Number(Json::new()),
+            't' => self.word("true", cursor, out)?,
+            'f' => self.word("false", cursor, out)?,
+            'n' => self.word("null", cursor, out)?,
+            _ => {
+                cursor.literal(self.quote)?;
                 out.push('"');
                 self.stage = Stage::Text;
-                Ok(())
             }
-            Err(Stop::More) => Err(Stop::More),
-            Err(Stop::Fail) => self.scalar(cursor, out),
         }
+        Ok(())
     }
 
-    /// A number, `true`, `false` or `null`, up to what follows it.
-    fn scalar(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
-        let rest = cursor.window(WORD_BYTES + 4);
-        let len = rest.find([',', '}', ']', ' ', '\n']);
-        if len.unwrap_or(rest.len()) > WORD_BYTES {
-            return Err(Stop::Fail);
-        }
-        let Some(len) = len else { return Err(Stop::More) };
-        // Only a number needs the byte after it.
-        let (used, progress) = Json::new().feed(&rest.as_bytes()[..=len]);
-        if (used, progress) != (len, Progress::Done) || rest.starts_with('"') {
-            return Err(Stop::Fail);
-        }
-        out.push_str(&rest[..len]);
-        cursor.skip(len);
+    fn word(&mut self, word: &str, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
+        cursor.literal(word)?;
+        out.push_str(word);
         self.stage = Stage::After;
         Ok(())
     }
 
     fn close(&mut self, cursor: &mut Cursor<'_>, out: &mut String) -> Result<(), Stop> {
-        let end = if self.in_object() { '}' } else { ']' };
+        let end = if self.nesting.in_object() { '}' } else { ']' };
         if cursor.peek()? != end {
             return Err(Stop::Fail);
         }
         cursor.skip(1);
         out.push(end);
-        self.open >>= 1;
-        self.depth -= 1;
+        self.nesting.close();
         self.stage = Stage::After;
         Ok(())
-    }
-
-    fn in_object(&self) -> bool {
-        self.open & 1 == 1
     }
 }

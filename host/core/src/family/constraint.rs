@@ -1,11 +1,11 @@
 //! The grammar of an answer that may call tools: free text has no marker, and what begins as a call is one that parses.
 use serde_json::Value;
 
-use crate::family::content::markers;
-use crate::family::description::{Family, Form, ThinkingState};
-use crate::family::lark::{Lark, TokenOf, escaped, not_first, string, without};
+use crate::family::content::{markers, unmarked_calls};
+use crate::family::description::{ContentForm, Family, Form, ThinkingState};
+use crate::family::lark::{Full, Lark, TokenOf, escaped, not_first, string, without};
 use crate::family::prefix::SPACE;
-use crate::family::rules;
+use crate::family::rules::{self, Fault};
 use crate::family::tools::{Tool, Tools};
 use crate::limits;
 
@@ -14,6 +14,16 @@ use crate::limits;
 pub enum ConstraintError {
     #[error("{family} models cannot write an argument of the name {property:?}, which the tool {tool:?} has")]
     Property { family: &'static str, tool: String, property: String },
+    #[error("{family} models can write no value of the argument {property:?} of the tool {tool:?}")]
+    Value { family: &'static str, tool: String, property: String },
+    #[error("the grammar of the tools and the schema has more than the maximum of {} bytes", limits::GRAMMAR_BYTES)]
+    TooLarge,
+}
+
+impl From<Full> for ConstraintError {
+    fn from(_: Full) -> Self {
+        Self::TooLarge
+    }
 }
 
 /// What an answer's content is.
@@ -24,14 +34,23 @@ pub enum Content<'a> {
     Json(&'a Value),
 }
 
-/// The grammar of an answer with this content or calls of these tools, in llguidance's dialect of Lark; nothing if all there can be
-/// is text. `token` tells which of [`Family::special`] the vocabulary has as control tokens.
+impl Content<'_> {
+    pub fn form(self) -> ContentForm {
+        match self {
+            Self::Text => ContentForm::Text,
+            Self::Json(_) => ContentForm::Json,
+        }
+    }
+}
+
+/// The grammar of an answer with this content or calls of these tools, in llguidance's dialect of Lark; `None` if the answer
+/// can only be text. `token` tells which of [`Family::special`] the vocabulary has as control tokens.
 ///
 /// Free text comes first, then calls, and nothing after them. Where a call needs no marker, text does not begin as one. JSON comes
 /// instead of calls, not before them. Arguments follow the tool's schema. Whether a schema can be compiled shows when the grammar is.
 ///
 /// # Errors
-/// If the family cannot write an argument's name.
+/// If the family cannot write an argument's name or any value that it may have, or the grammar is too large.
 pub fn constraint(
     family: &'static Family,
     tools: &Tools,
@@ -41,54 +60,55 @@ pub fn constraint(
 ) -> Result<Option<String>, ConstraintError> {
     let calls = !tools.callable().is_empty();
     let mut lark = Lark::new(family.special, token);
-    let json = match content {
-        Content::Text if !calls => return Ok(None),
-        Content::Text => None,
-        Content::Json(schema) => Some(rules::json(schema, &mut lark)),
-    };
-    let thoughts = thoughts(family, thinking, &mut lark);
-    text(family, thinking, &mut lark);
+    if let (Content::Text, false) = (content, calls) {
+        return Ok(None);
+    }
+    let unmarked = unmarked_calls(family, tools, content.form());
+    let thoughts = thoughts(family, thinking, &mut lark)?;
+    text(family, thinking, unmarked, &mut lark)?;
     let begin = family.channels.as_ref().map_or("GAP?".to_owned(), |channels| lark.spelled(channels.answer));
-    let answer = match json {
-        Some(json) if !calls => format!("{begin} {json}"),
-        // An object that is no call needs calls to be marked.
-        Some(json) if !tools.required() => {
-            format!("({} | {begin} {json})", only_calls(family, tools, false, &mut lark)?)
+    let answer = match content {
+        Content::Json(schema) if !calls => format!("{begin} {}", rules::json(schema, &mut lark)?),
+        Content::Json(schema) if !tools.required() => {
+            let calls = only_calls(family, tools, unmarked, &mut lark)?;
+            format!("({calls} | {begin} {})", rules::json(schema, &mut lark)?)
         }
-        _ if tools.required() => only_calls(family, tools, family.calls.bare, &mut lark)?,
+        _ if tools.required() => only_calls(family, tools, unmarked, &mut lark)?,
         _ => text_or_calls(family, tools, &mut lark)?,
     };
-    lark.define("start", &format!("{thoughts} {answer}"));
+    lark.define("start", &format!("{thoughts} {answer}"))?;
     Ok(Some(lark.into_text()))
 }
 
 /// Thinking before the answer.
-fn thoughts(family: &Family, state: ThinkingState, lark: &mut Lark<'_>) -> String {
-    let Some(thinking) = family.thinking.as_ref().filter(|_| state != ThinkingState::Off) else { return String::new() };
+fn thoughts(family: &Family, state: ThinkingState, lark: &mut Lark<'_>) -> Result<String, Full> {
+    let Some(thinking) = family.thinking.as_ref().filter(|_| state != ThinkingState::Off) else {
+        return Ok(String::new());
+    };
     let without = without(&[escaped(thinking.end)]);
-    lark.define("THOUGHT", &format!("/(?s:.+)/{without}"));
-    lark.define("THOUGHTS", &format!("/(?s:.*)/{without}"));
+    lark.define("THOUGHT", &format!("/(?s:.+)/{without}"))?;
+    lark.define("THOUGHTS", &format!("/(?s:.*)/{without}"))?;
     let next = family.channels.as_ref().map_or(String::new(), |channels| lark.spelled(channels.next));
-    let end = lark.until("THOUGHT", "THOUGHTS", thinking.end);
-    lark.define("thoughts_end", &format!("{end} {next}"));
+    let end = lark.until("THOUGHT", "THOUGHTS", thinking.end)?;
+    lark.define("thoughts_end", &format!("{end} {next}"))?;
     // Lazy, so that free text does not begin like it.
     let begin = if lark.begins_with_token(thinking.begin) {
         lark.spelled(thinking.begin)
     } else {
-        lark.lazy(&string(thinking.begin))
+        lark.lazy(&string(thinking.begin))?
     };
-    lark.define("thought", &format!("{begin} thoughts_end"));
-    match (state, thinking.repeats) {
+    lark.define("thought", &format!("{begin} thoughts_end"))?;
+    Ok(match (state, thinking.repeats) {
         (ThinkingState::Open, true) => "thoughts_end thought*",
         (ThinkingState::Open, false) => "thoughts_end",
         (_, true) => "thought*",
         (_, false) => "thought?",
     }
-    .to_owned()
+    .to_owned())
 }
 
 /// The terminals of free text.
-fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) {
+fn text(family: &Family, thinking: ThinkingState, unmarked: bool, lark: &mut Lark<'_>) -> Result<(), Full> {
     let (markers, _) = markers(family, true, thinking);
     let markers: Vec<String> = markers.iter().map(|marker| escaped(marker)).collect();
     let mut firsts = Vec::new();
@@ -97,29 +117,29 @@ fn text(family: &Family, thinking: ThinkingState, lark: &mut Lark<'_>) {
             family.thinking.iter().map(|thinking| format!("[ \\t\\n\\x0c\\r]{{0,{SPACE}}}{}", escaped(thinking.begin))),
         );
     }
-    if family.calls.bare {
+    if unmarked {
         firsts.push(format!("[ \\t\\n\\x0c\\r]{{0,{SPACE}}}\\{{"));
     }
     let but = without(&markers) + &not_first(&firsts);
-    lark.define("TEXT", &format!("/(?s:.+)/{but}"));
-    lark.define("TEXTS", &format!("/(?s:.*)/{but}"));
-    lark.define("GAP", "/[ \\n]{1,4}/");
+    lark.define("TEXT", &format!("/(?s:.+)/{but}"))?;
+    lark.define("TEXTS", &format!("/(?s:.*)/{but}"))?;
+    lark.define("GAP", "/[ \\n]{1,4}/")
 }
 
-/// Calls without any text before them, but a message to the user where there are such. `bare`: also without a marker.
+/// Calls without any text before them, but a message to the user where there are such. `unmarked`: also without a marker.
 fn only_calls(
     family: &'static Family,
     tools: &Tools,
-    bare: bool,
+    unmarked: bool,
     lark: &mut Lark<'_>,
 ) -> Result<String, ConstraintError> {
     let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
-    let marker = lark.rule(&lark.spelled(trigger));
+    let marker = lark.rule(&lark.spelled(trigger))?;
     let Some(channels) = &family.channels else {
-        return Ok(format!("GAP? {marker}{} {body}", if bare { "?" } else { "" }));
+        return Ok(format!("GAP? {marker}{} {body}", if unmarked { "?" } else { "" }));
     };
-    let said = lark.until("TEXT", "TEXTS", channels.end);
+    let said = lark.until("TEXT", "TEXTS", channels.end)?;
     Ok(format!("({} {said} {})? {marker} {body}", lark.spelled(channels.preamble), lark.spelled(channels.next)))
 }
 
@@ -130,16 +150,14 @@ fn text_or_calls(family: &'static Family, tools: &Tools, lark: &mut Lark<'_>) ->
     }
     let trigger = trigger(family);
     let body = all_calls(family, tools, trigger, lark)?;
-    let opening = lark.until("TEXT", "TEXTS", trigger);
-    let opening = lark.rule(&opening);
-    Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.bare { "?" } else { "" }))
+    let opening = lark.until("TEXT", "TEXTS", trigger)?;
+    let opening = lark.rule(&opening)?;
+    Ok(format!("(TEXT? | {opening}{} {body})", if family.calls.unmarked { "?" } else { "" }))
 }
 
 /// The marker that begins the calls of an answer.
 fn trigger(family: &Family) -> &'static str {
-    let calls = &family.calls;
-    let opening = if calls.open.is_empty() { calls.begins.first().copied().unwrap_or_default() } else { calls.open };
-    opening.trim_ascii()
+    family.calls.triggers().next().unwrap_or_default()
 }
 
 /// The calls of an answer, after the marker that begins them.
@@ -152,11 +170,11 @@ fn all_calls(
     let calls = &family.calls;
     let alternatives =
         tools.callable().iter().map(|tool| one_call(family, tool, lark)).collect::<Result<Vec<_>, _>>()?;
-    lark.define("call", &alternatives.join(" | "));
+    lark.define("call", &alternatives.join(" | "))?;
     let first = calls.first();
     let first = match first.strip_prefix(trigger) {
         // What begins it is optional here, and was read before.
-        _ if calls.bare => String::new(),
+        _ if calls.unmarked => String::new(),
         rest => lark.spelled(rest.unwrap_or(&first)),
     };
     let gap = if let Form::List(_) = calls.form { "\" \"?" } else { "" };
@@ -165,24 +183,26 @@ fn all_calls(
     } else {
         String::new()
     };
-    Ok(lark.rule(&format!("{gap} {first} call {more} {}", lark.spelled(&calls.last()))))
+    Ok(lark.rule(&format!("{gap} {first} call {more} {}", lark.spelled(&calls.last())))?)
 }
 
 fn one_call(family: &'static Family, tool: &Tool, lark: &mut Lark<'_>) -> Result<String, ConstraintError> {
     let calls = &family.calls;
     let before = match &calls.form {
         Form::Named { between, id: Some(id) } => {
-            lark.define("CALL_ID", "/[a-zA-Z0-9]{9}/");
+            lark.define("CALL_ID", "/[a-zA-Z0-9]{9}/")?;
             let between = between.first().copied().unwrap_or_default();
             format!("{} ({} CALL_ID)? {}", string(&tool.name), lark.spelled(id), lark.spelled(between))
         }
         _ => lark.spelled(&calls.before_arguments(&tool.name)),
     };
-    let arguments = rules::arguments(&calls.form, &tool.schema(), lark).map_err(|property| {
-        ConstraintError::Property { family: family.name, tool: tool.name.clone(), property: property.0 }
+    let arguments = rules::arguments(&calls.form, &tool.schema(), lark).map_err(|fault| match fault {
+        Fault::Name(property) => ConstraintError::Property { family: family.name, tool: tool.name.clone(), property },
+        Fault::Value(property) => ConstraintError::Value { family: family.name, tool: tool.name.clone(), property },
+        Fault::TooLarge => ConstraintError::TooLarge,
     })?;
     let after = calls.after_arguments();
     // A token that ends the turn is left to the end of the grammar, which allows it.
     let after = family.stops.iter().fold(after.as_str(), |after, stop| after.strip_suffix(stop).unwrap_or(after));
-    Ok(lark.rule(&format!("{before} {arguments} {}", lark.spelled(after))))
+    Ok(lark.rule(&format!("{before} {arguments} {}", lark.spelled(after)))?)
 }

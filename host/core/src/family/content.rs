@@ -1,5 +1,6 @@
-//! Which markers content may have, and what each begins.
-use crate::family::description::{Family, ThinkingState};
+//! Which markers content may have, what each begins, and whether calls need one.
+use crate::family::description::{ContentForm, Family, ThinkingState};
+use crate::family::tools::Tools;
 
 /// What a marker in content begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,18 +14,18 @@ pub(crate) enum Meaning {
 /// The markers that the parser looks for in content, without the whitespace around them, and what each begins. Free text of a
 /// constrained answer has none of them.
 pub(crate) fn markers(family: &Family, calls: bool, thinking: ThinkingState) -> (Vec<String>, Vec<Meaning>) {
-    let triggers: &[&str] = match &family.calls.open {
-        _ if !calls => &[],
-        &"" => family.calls.begins,
-        open => std::slice::from_ref(open),
-    };
     let thoughts = family.thinking.iter().filter(|thoughts| thoughts.repeats && thinking != ThinkingState::Off);
     let frames =
         family.channels.iter().flat_map(|channels| [channels.answer, channels.preamble, channels.end, channels.next]);
-    let calls = triggers.iter().map(|marker| (marker.trim_ascii().to_owned(), Meaning::Call));
+    let calls = family.calls.triggers().filter(|_| calls).map(|marker| (marker.to_owned(), Meaning::Call));
     let thoughts = thoughts.map(|thoughts| (thoughts.begin.to_owned(), Meaning::Thinking));
     let frames = frames.chain(family.framing.iter().copied()).map(|marker| (marker.to_owned(), Meaning::Frame));
     calls.chain(thoughts).chain(frames).unzip()
+}
+
+/// Whether an object at an answer's beginning is a call. Where content is JSON, only if there is no content.
+pub(crate) fn unmarked_calls(family: &Family, tools: &Tools, form: ContentForm) -> bool {
+    family.calls.unmarked && !tools.callable().is_empty() && (form == ContentForm::Text || tools.required())
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub struct Calls {
     /// Ends the calls of an answer.
     pub close: &'static str,
     /// An object at an answer's beginning is a call, too, without any marker. Text then begins otherwise.
-    pub bare: bool,
+    pub unmarked: bool,
     /// An answer may have several calls. Otherwise the model's turn ends with its first.
     pub parallel: bool,
 }
@@ -65,7 +65,7 @@ pub enum Form {
     },
     /// A name and an element for each argument: `<function=NAME>`, `<parameter=KEY>` … `</parameter>`, `</function>`.
     Elements,
-    /// A name and an object whose keys are bare and whose strings stand between two markers: `NAME{key:<|"|>text<|"|>}`.
+    /// A name and an object whose keys have no quotes and whose strings stand between two markers: `NAME{key:<|"|>text<|"|>}`.
     Braces { quote: &'static str },
 }
 
@@ -118,6 +118,15 @@ pub enum ContentForm {
     Text,
     /// JSON, in which what looks like a marker is none.
     Json,
+}
+
+impl Calls {
+    /// The markers that begin the calls of an answer, without the whitespace around them. The first is generated, all are read.
+    pub fn triggers(&self) -> impl Iterator<Item = &'static str> {
+        let one = (!self.open.is_empty()).then_some(self.open);
+        let each = if one.is_some() { &[] } else { self.begins };
+        one.into_iter().chain(each.iter().copied()).map(str::trim_ascii)
+    }
 }
 
 impl Family {

@@ -3,7 +3,7 @@ use std::str::FromStr;
 
 use crate::family::description::Family;
 use crate::family::known::{FAMILIES, GENERIC};
-use crate::shown::did_you_mean;
+use crate::shown::{cut, did_you_mean};
 
 /// A family by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +16,6 @@ pub struct UnknownFamily {
     name: String,
     hint: String,
 }
-
-/// Characters of an unknown name in an error.
-const SHOWN: usize = 128;
 
 /// The family of a model with this chat template: the generic one if it shows the markers of none.
 pub fn detect(template: &str) -> &'static Family {
@@ -37,7 +34,7 @@ impl FromStr for FamilyName {
     fn from_str(name: &str) -> Result<Self, UnknownFamily> {
         let family = FAMILIES.iter().find(|family| family.name == name);
         family.map(|family| Self(family)).ok_or_else(|| {
-            let name: String = name.chars().take(SHOWN).collect();
+            let name = cut(name);
             let hint = did_you_mean(&name, "", names());
             UnknownFamily { name, hint }
         })

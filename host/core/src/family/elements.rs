@@ -1,11 +1,12 @@
 //! Arguments as elements, one for each, made into JSON: `<parameter=KEY>` value `</parameter>` … `</function>`.
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::family::json::{Json, Progress};
+use crate::family::json::{Json, Progress, push_escaped, quoted};
 use crate::family::marker::{Found, Markers};
 use crate::family::prefix::{Cursor, Stop};
+use crate::family::tools::Tools;
 
 pub(crate) const KEY_BEGIN: &str = "<parameter=";
 pub(crate) const VALUE_END: &str = "</parameter>";
@@ -16,8 +17,9 @@ pub(crate) const KEY_BYTES: usize = 128;
 /// Elements of which some text has come.
 #[derive(Debug, Clone)]
 pub(crate) struct Elements {
-    /// Arguments whose values are written as JSON. All others are text as it is.
-    json: BTreeSet<String>,
+    tools: Arc<Tools>,
+    /// Which of the tools is called.
+    tool: usize,
     ends: Markers,
     empty: bool,
     stage: Stage,
@@ -43,11 +45,10 @@ pub(crate) fn is_key(key: &str) -> bool {
 }
 
 impl Elements {
-    pub(crate) fn new(schema: &Map<String, Value>) -> Self {
-        let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
-        let json = properties.filter(|(_, schema)| !is_text(schema)).map(|(key, _)| key.clone()).collect();
+    /// `tool`: which of the tools is called.
+    pub(crate) fn new(tools: Arc<Tools>, tool: usize) -> Self {
         let ends = Markers::new(vec![format!("\n{VALUE_END}"), VALUE_END.to_owned()]);
-        Self { json, ends, empty: true, stage: Stage::Between }
+        Self { tools, tool, ends, empty: true, stage: Stage::Between }
     }
 
     /// As [`crate::family::arguments::Arguments::feed`].
@@ -65,9 +66,9 @@ impl Elements {
                     Ok(Some(key)) => {
                         out.push_str(if self.empty { "{" } else { ", " });
                         self.empty = false;
-                        out.push_str(&Value::from(key).to_string());
+                        out.push_str(&quoted(key));
                         out.push_str(": ");
-                        let json = self.json.contains(key);
+                        let json = self.is_json(key);
                         if !json {
                             out.push('"');
                         }
@@ -115,6 +116,12 @@ impl Elements {
             }
         }
     }
+
+    /// Whether the value of this argument is written as JSON. All others are text as it is.
+    fn is_json(&self, key: &str) -> bool {
+        let tool = self.tools.callable().get(self.tool);
+        tool.and_then(|tool| tool.argument(key)).is_some_and(|schema| !is_text(schema))
+    }
 }
 
 /// The key of the next element, or the end.
@@ -131,10 +138,4 @@ fn element<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Stop> {
         _ if is_key(key) => Ok(Some(key)),
         _ => Err(Stop::Fail),
     }
-}
-
-/// Appends text as the inside of a JSON string.
-pub(crate) fn push_escaped(text: &str, out: &mut String) {
-    let quoted = Value::from(text).to_string();
-    out.push_str(&quoted[1..quoted.len() - 1]);
 }

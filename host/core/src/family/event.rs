@@ -11,7 +11,7 @@ pub enum Event {
     ToolCallBegin { index: usize, name: String, id: Option<String> },
     /// More of the arguments of the call that began last: JSON text.
     ToolArguments { index: usize, delta: String },
-    /// The call is complete: its arguments are a JSON object. A call without it was cut.
+    /// The call is complete: its arguments are a JSON object, which may be deeper than readers of JSON take. A call without it was cut.
     ToolCallEnd { index: usize },
 }
 

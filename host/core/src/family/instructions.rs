@@ -1,5 +1,5 @@
 //! What a prompt says of tools where the model's chat template says nothing.
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::family::description::Family;
 use crate::family::tools::Tools;
@@ -17,15 +17,10 @@ pub fn instructions(family: &Family, tools: &Tools) -> String {
             function.to_string()
         })
         .collect();
-    let calls = &family.calls;
-    let example = format!(
-        "{}{}{{\"argument\": \"value\"}}{}{}",
-        calls.first(),
-        calls.before_arguments("function_name"),
-        calls.after_arguments(),
-        calls.last()
-    );
-    let many = if tools.parallel() && calls.parallel { " You may make several calls, one after another." } else { "" };
+    let arguments = Map::from_iter([("argument".to_owned(), Value::from("value"))]);
+    let example = family.written([("function_name", &arguments)], |_| Map::new());
+    let many =
+        if tools.parallel() && family.calls.parallel { " You may make several calls, one after another." } else { "" };
     let must =
         if tools.required() { "Call a function now." } else { "Call a function only if it helps with the request." };
     format!(
@@ -51,7 +46,7 @@ mod tests {
         assert!(text.contains("{\"name\":\"add\",\"parameters\":"), "{text}");
         assert!(text.contains("\"description\":\"Adds.\""), "{text}");
         assert!(text.contains(
-            "<tool_call>\n{\"name\": \"function_name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>"
+            "<tool_call>\n{\"name\": \"function_name\", \"arguments\": {\"argument\":\"value\"}}\n</tool_call>"
         ));
         assert!(text.contains("several calls"));
     }

@@ -1,4 +1,5 @@
-//! Checks JSON text as it comes, and finds its end (RFC 8259).
+//! Checks JSON text as it comes, and finds its end (RFC 8259); writes strings.
+use crate::family::nesting::Nesting;
 
 /// How far a value has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,15 +12,10 @@ pub(crate) enum Progress {
     Broken,
 }
 
-/// Objects and lists within each other, at most: as many as request bodies may have.
-pub(crate) const DEPTH: u32 = 127;
-
 /// A JSON value of which some bytes have come.
 #[derive(Debug, Clone)]
 pub(crate) struct Json {
-    /// A bit for each open object (1) or list (0), the innermost last.
-    open: u128,
-    depth: u32,
+    nesting: Nesting,
     state: State,
 }
 
@@ -65,7 +61,7 @@ enum Number {
 impl Json {
     /// Before a value of any kind.
     pub(crate) fn new() -> Self {
-        Self { open: 0, depth: 0, state: State::Value }
+        Self { nesting: Nesting::default(), state: State::Value }
     }
 
     /// Takes bytes up to the end of the value. Tells how many, and how far it is then. A number without a byte after it is not
@@ -97,7 +93,7 @@ impl Json {
             State::Number(number) => match (number.next(byte), number.may_end()) {
                 (Some(next), _) => self.go(State::Number(next)),
                 (None, false) => Step::Wrong,
-                (None, true) if self.depth == 0 => Step::Before,
+                (None, true) if self.nesting.is_empty() => Step::Before,
                 (None, true) => {
                     self.state = State::After;
                     self.step(byte)
@@ -118,7 +114,7 @@ impl Json {
             State::FirstKey if byte == b'}' => self.close(byte),
             State::Key | State::FirstKey if byte == b'"' => self.go(State::Text { key: true }),
             State::Colon if byte == b':' => self.go(State::Value),
-            State::After if byte == b',' => self.go(if self.in_object() { State::Key } else { State::Value }),
+            State::After if byte == b',' => self.go(if self.nesting.in_object() { State::Key } else { State::Value }),
             State::After => self.close(byte),
             State::Key | State::FirstKey | State::Colon => Step::Wrong,
         }
@@ -136,10 +132,8 @@ impl Json {
 
     fn value(&mut self, byte: u8) -> Step {
         match byte {
-            b'{' | b'[' if self.depth == DEPTH => Step::Wrong,
             b'{' | b'[' => {
-                self.open = self.open << 1 | u128::from(byte == b'{');
-                self.depth += 1;
+                self.nesting.open(byte == b'{');
                 self.go(if byte == b'{' { State::FirstKey } else { State::FirstItem })
             }
             b'"' => self.go(State::Text { key: false }),
@@ -154,27 +148,33 @@ impl Json {
     }
 
     fn close(&mut self, byte: u8) -> Step {
-        if byte != if self.in_object() { b'}' } else { b']' } {
+        if byte != if self.nesting.in_object() { b'}' } else { b']' } {
             return Step::Wrong;
         }
-        self.open >>= 1;
-        self.depth -= 1;
+        self.nesting.close();
         self.complete()
     }
 
     fn complete(&mut self) -> Step {
         self.state = State::After;
-        if self.depth == 0 { Step::Last } else { Step::Within }
-    }
-
-    fn in_object(&self) -> bool {
-        self.open & 1 == 1
+        if self.nesting.is_empty() { Step::Last } else { Step::Within }
     }
 
     fn go(&mut self, state: State) -> Step {
         self.state = state;
         Step::Within
     }
+}
+
+/// Text as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+/// Appends text as the inside of a JSON string.
+pub(crate) fn push_escaped(text: &str, out: &mut String) {
+    let quoted = quoted(text);
+    out.push_str(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default());
 }
 
 /// What a byte is to a value.
@@ -257,11 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn takes_127_levels_and_not_one_more() {
-        check(&("[".repeat(127) + &"]".repeat(127)), 254, Progress::Done);
-        check(&"{\"a\":".repeat(127), 635, Progress::More);
-        check(&"[".repeat(128), 127, Progress::Broken);
-        check(&"[".repeat(2 << 20), 127, Progress::Broken);
+    fn takes_any_number_of_levels() {
+        for levels in [127, 128, 129, 10_000] {
+            check(&("[".repeat(levels) + &"]".repeat(levels)), 2 * levels, Progress::Done);
+            check(&("{\"a\":".repeat(levels) + "1" + &"}".repeat(levels)), 6 * levels + 1, Progress::Done);
+            check(&("[".repeat(levels) + "}"), levels, Progress::Broken);
+        }
+        check(&"[".repeat(2 << 20), 2 << 20, Progress::More);
     }
 
     proptest! {

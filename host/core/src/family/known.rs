@@ -1,7 +1,7 @@
 //! The families, as their models' chat templates and model cards describe them.
 use crate::family::description::{Calls, Channels, Family, Form, Keys, TemplateUse, Thinking};
 
-/// All families. One that is recognised by more comes before those that are recognised by less of it.
+/// All families. More specific families come first.
 pub(crate) const FAMILIES: &[&Family] = &[
     &HARMONY,
     &GEMMA_4,
@@ -22,20 +22,41 @@ const THINK: Thinking = Thinking { begin: "<think>", end: "</think>", repeats: f
 const ARGUMENTS: Keys = Keys { name: "name", arguments: "arguments" };
 const PARAMETERS: Keys = Keys { name: "name", arguments: "parameters" };
 
+/// What most families have in common.
+const FAMILY: Family = Family {
+    name: "",
+    detected_by: &[],
+    thinking: None,
+    calls: CALLS,
+    channels: None,
+    framing: &[],
+    special: &[],
+    stops: &[],
+    template: TemplateUse::ArgumentsAsObject,
+};
+const CALLS: Calls = Calls {
+    open: "",
+    begins: &[""],
+    form: Form::Object(ARGUMENTS),
+    end: "",
+    separator: "",
+    close: "",
+    unmarked: false,
+    parallel: true,
+};
+
 /// gpt-oss: each part of an answer is a message with a channel.
 pub(crate) static HARMONY: Family = Family {
     name: "harmony",
     detected_by: &[&["<|channel|>", "<|message|>"]],
     thinking: Some(Thinking { begin: "<|channel|>analysis<|message|>", end: "<|end|>", repeats: true }),
     calls: Calls {
-        open: "",
         begins: &["<|channel|>commentary to=functions.", "<|channel|>analysis to=functions."],
         form: Form::Named { between: &[" <|constrain|>json<|message|>", "json<|message|>", "<|message|>"], id: None },
         end: "<|call|>",
         separator: "<|start|>assistant",
-        close: "",
-        bare: false,
         parallel: false,
+        ..CALLS
     },
     channels: Some(Channels {
         answer: "<|channel|>final<|message|>",
@@ -46,7 +67,7 @@ pub(crate) static HARMONY: Family = Family {
     framing: &["<|channel|>final <|constrain|>json<|message|>", "<|return|>"],
     special: &["<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>"],
     stops: &["<|call|>"],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 static GEMMA_4: Family = Family {
@@ -54,41 +75,28 @@ static GEMMA_4: Family = Family {
     detected_by: &[&["<|tool_call>call:"]],
     thinking: Some(Thinking { begin: "<|channel>thought", end: "<channel|>", repeats: false }),
     calls: Calls {
-        open: "",
         begins: &["<|tool_call>call:"],
         form: Form::Braces { quote: "<|\"|>" },
         end: "<tool_call|>",
-        separator: "",
-        close: "",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: &["<|tool_call>", "<tool_call|>", "<|\"|>", "<|channel>", "<channel|>"],
     stops: &["<|tool_response>"],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 static FUNCTION_GEMMA: Family = Family {
     name: "functiongemma",
     detected_by: &[&["<start_function_call>"]],
-    thinking: None,
     calls: Calls {
-        open: "",
         begins: &["<start_function_call>call:"],
         form: Form::Braces { quote: "<escape>" },
         end: "<end_function_call>",
-        separator: "",
-        close: "",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: &["<start_function_call>", "<end_function_call>", "<escape>"],
     stops: &["<start_function_response>"],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 /// DeepSeek V3 and R1, and what was distilled of R1.
@@ -103,14 +111,11 @@ static DEEPSEEK_R1: Family = Family {
         end: "\n```<｜tool▁call▁end｜>",
         separator: "\n",
         close: "<｜tool▁calls▁end｜>",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: DEEPSEEK_TOKENS,
-    stops: &[],
     template: TemplateUse::ArgumentsAsText,
+    ..FAMILY
 };
 
 static DEEPSEEK_V3_1: Family = Family {
@@ -122,16 +127,12 @@ static DEEPSEEK_V3_1: Family = Family {
         begins: &["<｜tool▁call▁begin｜>"],
         form: Form::Named { between: &["<｜tool▁sep｜>"], id: None },
         end: "<｜tool▁call▁end｜>",
-        separator: "",
         close: "<｜tool▁calls▁end｜>",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: DEEPSEEK_TOKENS,
-    stops: &[],
     template: TemplateUse::ArgumentsAsText,
+    ..FAMILY
 };
 
 const DEEPSEEK_TOKENS: &[&str] = &[
@@ -150,62 +151,30 @@ static MISTRAL_V11: Family = Family {
     detected_by: &[&["[TOOL_CALLS]", "[ARGS]"]],
     thinking: Some(Thinking { begin: "[THINK]", end: "[/THINK]", repeats: false }),
     calls: Calls {
-        open: "",
         begins: &["[TOOL_CALLS]"],
         form: Form::Named { between: &["[ARGS]"], id: Some("[CALL_ID]") },
-        end: "",
-        separator: "",
-        close: "",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"],
-    stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 static MISTRAL: Family = Family {
     name: "mistral",
     detected_by: &[&["[TOOL_CALLS]"]],
     thinking: Some(Thinking { begin: "[THINK]", end: "[/THINK]", repeats: false }),
-    calls: Calls {
-        open: "[TOOL_CALLS]",
-        begins: &[""],
-        form: Form::List(ARGUMENTS),
-        end: "",
-        separator: ", ",
-        close: "",
-        bare: false,
-        parallel: true,
-    },
-    channels: None,
-    framing: &[],
+    calls: Calls { open: "[TOOL_CALLS]", begins: &[""], form: Form::List(ARGUMENTS), separator: ", ", ..CALLS },
     special: &["[TOOL_CALLS]", "[THINK]", "[/THINK]"],
-    stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 static QWEN3_CODER: Family = Family {
     name: "qwen3-coder",
     detected_by: &[&["<tool_call>", "<function=", "<parameter="]],
     thinking: Some(THINK),
-    calls: Calls {
-        open: "",
-        begins: &["<tool_call>\n"],
-        form: Form::Elements,
-        end: "\n</tool_call>",
-        separator: "\n",
-        close: "",
-        bare: false,
-        parallel: true,
-    },
-    channels: None,
-    framing: &[],
+    calls: Calls { begins: &["<tool_call>\n"], form: Form::Elements, end: "\n</tool_call>", separator: "\n", ..CALLS },
     special: HERMES_TOKENS,
-    stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 /// Granite 3. (Granite 4 writes calls as Hermes does.)
@@ -213,21 +182,10 @@ static GRANITE: Family = Family {
     name: "granite",
     detected_by: &[&["<|tool_call|>"]],
     thinking: Some(THINK),
-    calls: Calls {
-        open: "<|tool_call|>",
-        begins: &[""],
-        form: Form::List(ARGUMENTS),
-        end: "",
-        separator: ", ",
-        close: "",
-        bare: false,
-        parallel: true,
-    },
-    channels: None,
+    calls: Calls { open: "<|tool_call|>", begins: &[""], form: Form::List(ARGUMENTS), separator: ", ", ..CALLS },
     framing: &["<response>", "</response>"],
     special: &["<|tool_call|>", "<think>", "</think>"],
-    stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 /// Hermes 2 Pro, Qwen 2.5 and 3, Granite 4 and many others.
@@ -237,22 +195,16 @@ pub(crate) static HERMES: Family = Family {
     detected_by: &[&["<tool_call>", "\"arguments"]],
     thinking: Some(THINK),
     calls: TAGGED,
-    channels: None,
-    framing: &[],
     special: HERMES_TOKENS,
-    stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 const TAGGED: Calls = Calls {
-    open: "",
     begins: &["<tool_call>\n"],
     form: Form::Object(ARGUMENTS),
     end: "\n</tool_call>",
     separator: "\n",
-    close: "",
-    bare: false,
-    parallel: true,
+    ..CALLS
 };
 const HERMES_TOKENS: &[&str] = &["<tool_call>", "</tool_call>", "<think>", "</think>"];
 
@@ -260,57 +212,41 @@ const HERMES_TOKENS: &[&str] = &["<tool_call>", "</tool_call>", "<think>", "</th
 static LLAMA3: Family = Family {
     name: "llama3",
     detected_by: &[&["<|python_tag|>"], &["<|start_header_id|>", "\"parameters\""]],
-    thinking: None,
     calls: Calls {
-        open: "",
         begins: &["<|python_tag|>"],
         form: Form::Object(PARAMETERS),
-        end: "",
         separator: "; ",
-        close: "",
-        bare: true,
-        parallel: true,
+        unmarked: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
     special: &["<|python_tag|>"],
     stops: &["<|eom_id|>"],
-    template: TemplateUse::ArgumentsAsObject,
+    ..FAMILY
 };
 
 /// Gemma up to 3, whose templates know no tools.
 static GEMMA: Family = Family {
     name: "gemma",
     detected_by: &[&["<start_of_turn>"]],
-    thinking: None,
     calls: Calls {
-        open: "",
         begins: &["```tool_code\n"],
         form: Form::Object(PARAMETERS),
         end: "\n```",
         separator: "\n",
-        close: "",
-        bare: false,
-        parallel: true,
+        ..CALLS
     },
-    channels: None,
-    framing: &[],
-    special: &[],
-    stops: &[],
     template: TemplateUse::NoTools,
+    ..FAMILY
 };
 
 /// Any other model. It learns from its prompt how to write a call.
 pub(crate) static GENERIC: Family = Family {
     name: "generic",
-    detected_by: &[],
     thinking: Some(THINK),
     calls: TAGGED,
-    channels: None,
-    framing: &[],
     special: HERMES_TOKENS,
-    stops: &[],
     template: TemplateUse::NoTools,
+    ..FAMILY
 };
 
 #[cfg(test)]

@@ -2,8 +2,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::family::json::quoted;
+use crate::limits;
+
 /// Finds the control token that a vocabulary has for a text.
 pub(crate) type TokenOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
+
+/// The grammar would have more bytes than [`limits::GRAMMAR_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
 
 /// A grammar under construction.
 pub(crate) struct Lark<'a> {
@@ -31,27 +38,34 @@ impl<'a> Lark<'a> {
     }
 
     /// A rule or terminal of this name, if there is none yet.
-    pub(crate) fn define(&mut self, name: &str, body: &str) {
-        if self.names.insert(name.to_owned()) {
-            let _ = writeln!(self.text, "{name}: {body}");
-        }
+    pub(crate) fn define(&mut self, name: &str, body: &str) -> Result<(), Full> {
+        if self.names.insert(name.to_owned()) { self.line(name, "", body) } else { Ok(()) }
     }
 
     /// A rule with a name of its own, which it returns.
-    pub(crate) fn rule(&mut self, body: &str) -> String {
+    pub(crate) fn rule(&mut self, body: &str) -> Result<String, Full> {
         self.numbered("", body)
     }
 
     /// A rule that matches as little text as it can.
-    pub(crate) fn lazy(&mut self, body: &str) -> String {
+    pub(crate) fn lazy(&mut self, body: &str) -> Result<String, Full> {
         self.numbered("[lazy]", body)
     }
 
-    fn numbered(&mut self, options: &str, body: &str) -> String {
+    fn numbered(&mut self, options: &str, body: &str) -> Result<String, Full> {
         let name = format!("r{}", self.rules);
         self.rules += 1;
+        self.line(&name, options, body)?;
+        Ok(name)
+    }
+
+    fn line(&mut self, name: &str, options: &str, body: &str) -> Result<(), Full> {
+        // A colon, a space and a line break.
+        if self.text.len() + name.len() + options.len() + body.len() + 3 > limits::GRAMMAR_BYTES {
+            return Err(Full);
+        }
         let _ = writeln!(self.text, "{name}{options}: {body}");
-        name
+        Ok(())
     }
 
     /// Control tokens as tokens, everything else as strings.
@@ -73,10 +87,10 @@ impl<'a> Lark<'a> {
 
     /// Text of a terminal up to a marker, with the marker. `some` and `any`: terminals of at least one character, and of any
     /// number, both without the marker.
-    pub(crate) fn until(&mut self, some: &str, any: &str, marker: &str) -> String {
+    pub(crate) fn until(&mut self, some: &str, any: &str, marker: &str) -> Result<String, Full> {
         if self.begins_with_token(marker) {
             // Control tokens are no part of any terminal.
-            format!("{some}? {}", self.spelled(marker))
+            Ok(format!("{some}? {}", self.spelled(marker)))
         } else {
             self.lazy(&format!("{any} {}", string(marker)))
         }
@@ -95,7 +109,7 @@ impl<'a> Lark<'a> {
 
 /// A string. JSON's escapes are Lark's, which wants one character more escaped.
 pub(crate) fn string(text: &str) -> String {
-    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+    quoted(text).replace('\u{7f}', "\\u007f")
 }
 
 /// Text as a regular expression that matches it.
@@ -139,5 +153,17 @@ mod tests {
             lark.begins_with_token("<|a|>x") && !lark.begins_with_token("<|b|>") && !lark.begins_with_token("x<|a|>")
         );
         assert_eq!(string("\u{7f}é"), "\"\\u007fé\"");
+    }
+
+    #[test]
+    fn a_grammar_has_256_kib_and_not_one_byte_more() {
+        let filled = |bytes: usize| {
+            let mut lark = Lark::new(&[], &|_| None);
+            lark.define("start", "r0")?;
+            lark.rule(&"x".repeat(bytes - "start: r0\nr0: \n".len()))?;
+            Ok(lark.into_text().len())
+        };
+        assert_eq!(filled(256 << 10), Ok(256 << 10));
+        assert_eq!(filled((256 << 10) + 1), Err(Full));
     }
 }

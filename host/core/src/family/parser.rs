@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use crate::family::arguments::Arguments;
-use crate::family::content::{Meaning, markers};
+use crate::family::content::{Meaning, markers, unmarked_calls};
 use crate::family::description::{ContentForm, Family, ThinkingState};
 use crate::family::event::{Event, Events};
 use crate::family::json::Progress;
@@ -58,6 +58,14 @@ enum Step {
     Wait(usize),
 }
 
+impl Family {
+    /// Whether an answer that may call these tools can be anything but text. Otherwise it needs no parser.
+    pub fn parses(&self, tools: &Tools) -> bool {
+        let frames = self.channels.is_some() || !self.framing.is_empty();
+        frames || self.thinking.is_some() || !tools.callable().is_empty()
+    }
+}
+
 impl Parser {
     /// For an answer that may call these tools. Without any, calls are content.
     pub fn new(family: &'static Family, tools: Arc<Tools>, form: ContentForm, thinking: ThinkingState) -> Self {
@@ -76,11 +84,6 @@ impl Parser {
             held: String::new(),
             calls: 0,
         }
-    }
-
-    /// Whether what comes next is thinking.
-    pub fn is_thinking(&self) -> bool {
-        matches!(self.state, State::Thinking { .. })
     }
 
     /// Takes the next piece of the answer.
@@ -114,6 +117,11 @@ impl Parser {
             State::Tail => events.end(self.calls - 1),
         }
         events.into_vec()
+    }
+
+    /// Whether what comes next is thinking, or its end.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thinking { .. })
     }
 
     fn step(&mut self, text: &str, events: &mut Events) -> Step {
@@ -160,7 +168,7 @@ impl Parser {
         };
         let calls = match cursor.peek() {
             Err(_) => Err(Stop::More),
-            Ok('{') if self.family.calls.bare && self.may_call() => Ok(()),
+            Ok('{') if self.may_call() && unmarked_calls(self.family, &self.tools, self.form) => Ok(()),
             Ok(_) => Err(Stop::Fail),
         };
         match (thinks, calls) {
@@ -260,12 +268,12 @@ impl Parser {
             }
             Ok(head) => {
                 events.begin(self.calls, head.name, head.id);
-                self.state = if head.arguments {
-                    let schema = self.tools.get(head.name).map(|tool| tool.schema()).unwrap_or_default();
-                    State::Arguments(Arguments::new(&calls.form, &schema))
-                } else {
-                    events.arguments(self.calls, "{}");
-                    State::Tail
+                self.state = match self.tools.position(head.name) {
+                    Some(tool) if head.arguments => State::Arguments(Arguments::new(&calls.form, &self.tools, tool)),
+                    _ => {
+                        events.arguments(self.calls, "{}");
+                        State::Tail
+                    }
                 };
                 self.calls += 1;
                 Step::Used(cursor.at())

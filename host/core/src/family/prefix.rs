@@ -17,7 +17,7 @@ pub(crate) enum Stop {
 
 /// Whitespace characters between two parts, at most.
 pub(crate) const SPACE: usize = 32;
-/// Members of a call's object on either side of the arguments, at most.
+/// Members of a call's object up to its arguments, and after them, at most.
 const MEMBERS: usize = 4;
 /// Bytes of a member that is neither name nor arguments, at most.
 const MEMBER_BYTES: usize = 64;
@@ -258,7 +258,7 @@ impl<'a> Cursor<'a> {
             self.spaced(calls.separator)?;
         }
         match self.one_of(calls.begins) {
-            Err(_) if calls.bare && self.rest().trim_ascii_start().starts_with('{') => Ok(()),
+            Err(_) if calls.unmarked && self.rest().trim_ascii_start().starts_with('{') => Ok(()),
             begun => begun,
         }
     }

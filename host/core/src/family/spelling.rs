@@ -13,7 +13,7 @@ impl Calls {
 
     /// Before another call, with its beginning.
     pub(crate) fn another(&self) -> String {
-        format!("{}{}", self.separator, if self.bare { "" } else { self.begin() })
+        format!("{}{}", self.separator, if self.unmarked { "" } else { self.begin() })
     }
 
     /// After the last call.
@@ -83,7 +83,7 @@ impl Family {
     }
 }
 
-/// A value with bare keys, and marked strings.
+/// A value with unquoted keys, and marked strings.
 fn braces(value: &Value, quote: &str) -> String {
     let joined = |parts: Vec<String>| parts.join(",");
     match value {

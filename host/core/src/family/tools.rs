@@ -1,7 +1,8 @@
 //! The tools of a request and which of them an answer may call, checked against their bounds.
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::limits;
+use crate::shown::cut;
 
 /// A function that a model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,15 +76,12 @@ impl ToolsError {
     }
 }
 
-/// Characters of a client's value in an error.
-const SHOWN: usize = 128;
-
 impl Tools {
     /// `parallel`: an answer may call several tools.
     ///
     /// # Errors
-    /// If there are too many tools, or they are too large, a name is not well-formed or not unique, parameters are no schema of an object, or the choice
-    /// names or demands what there is not.
+    /// If there are too many tools, or they are too large, a name is not well-formed or not unique, parameters are no schema of an
+    /// object, or the choice names an unknown tool, or requires a call without tools.
     pub fn new(tools: Vec<Tool>, choice: &ToolChoice, parallel: bool) -> Result<Self, ToolsError> {
         if tools.len() > limits::TOOLS {
             return Err(ToolsError::TooMany { count: tools.len() });
@@ -106,7 +104,7 @@ impl Tools {
         };
         let unknown = |name: &&String| !tools.iter().any(|tool| tool.name == **name);
         if let Some(name) = chosen.into_iter().flatten().find(unknown) {
-            return Err(ToolsError::UnknownChoice { name: shown(name) });
+            return Err(ToolsError::UnknownChoice { name: cut(name) });
         }
         let required = match choice {
             ToolChoice::Auto | ToolChoice::None => false,
@@ -131,6 +129,17 @@ impl Tools {
         &self.callable
     }
 
+    /// The same tools, but this one, counted among those that may be called, takes any arguments: for a tool that is not strict,
+    /// and whose schema is not supported.
+    #[must_use]
+    pub fn relaxed(&self, tool: usize) -> Self {
+        let mut tools = self.clone();
+        if let Some(tool) = tools.callable.get_mut(tool) {
+            tool.parameters = Some(json!({ "type": "object" }));
+        }
+        tools
+    }
+
     /// The answer must call a tool.
     pub fn required(&self) -> bool {
         self.required
@@ -141,19 +150,14 @@ impl Tools {
         self.parallel
     }
 
-    /// The same tools, of which one takes any object.
-    #[must_use]
-    pub fn relaxed(&self, tool: usize) -> Self {
-        let mut relaxed = self.clone();
-        if let Some(tool) = relaxed.callable.get_mut(tool) {
-            tool.parameters = Some(serde_json::json!({ "type": "object" }));
-        }
-        relaxed
-    }
-
     /// The tool of this name, if it may be called.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        self.callable.iter().find(|tool| tool.name == name)
+        self.position(name).and_then(|tool| self.callable.get(tool))
+    }
+
+    /// Which of the callable tools has this name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.callable.iter().position(|tool| tool.name == name)
     }
 }
 
@@ -162,6 +166,11 @@ impl Tool {
     fn bytes(&self) -> usize {
         let description = self.description.as_ref().map_or(0, String::len);
         description + self.parameters.as_ref().map_or(0, |parameters| parameters.to_string().len())
+    }
+
+    /// The schema of an argument.
+    pub(crate) fn argument(&self, key: &str) -> Option<&Value> {
+        self.parameters.as_ref()?.get("properties")?.get(key)
     }
 
     /// The schema of the arguments: always of an object, and with an empty one where the client gave none.
@@ -186,7 +195,7 @@ pub(crate) fn of_name(character: char) -> bool {
 fn check(tool: usize, checked: &Tool) -> Result<(), ToolsError> {
     let Tool { name, parameters, .. } = checked;
     if !(1..=limits::TOOL_NAME_BYTES).contains(&name.len()) || !name.chars().all(of_name) {
-        return Err(ToolsError::Name { tool, name: shown(name) });
+        return Err(ToolsError::Name { tool, name: cut(name) });
     }
     let found = match parameters {
         None => return Ok(()),
@@ -197,17 +206,11 @@ fn check(tool: usize, checked: &Tool) -> Result<(), ToolsError> {
         },
         Some(other) => other.to_string(),
     };
-    Err(ToolsError::Parameters { tool, found: shown(&found) })
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
+    Err(ToolsError::Parameters { tool, found: cut(&found) })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn tool(name: &str, parameters: Value) -> Tool {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{ParserFactory, TokenParser, regex_to_lark};
+use serde_json::map::Entry;
 use serde_json::{Value, json};
 
 use super::error::{GrammarError, compiler_reason, shown};
@@ -102,15 +103,20 @@ fn source_bytes(spec: &GrammarSpec) -> usize {
     }
 }
 
-/// What the compiler is to know of a JSON schema: between its parts some whitespace may stand, or none. A bound keeps a model that
-/// lost its way from writing whitespace up to `max_tokens`.
+/// The member of a schema with settings of the compiler.
+const OPTIONS: &str = "x-guidance";
+
+/// What the compiler is to know of a JSON schema: between its parts a space may stand, a line break with an indent, or nothing. More
+/// would let a model that lost its way write whitespace up to `max_tokens`.
 fn dress(schema: &mut Value) {
     if *schema == Value::Bool(true) {
         *schema = json!({});
     }
     if let Value::Object(map) = schema {
-        let whitespace = format!(r"[\x20\x0A\x0D\x09]{{1,{}}}", limits::JSON_WHITESPACE);
-        map.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": whitespace }));
+        // A grammar that writes JSON into another notation has its own.
+        let Entry::Vacant(options) = map.entry(OPTIONS) else { return };
+        let whitespace = format!(r"\x20|\x0D?\x0A[\x20\x09]{{0,{}}}", limits::JSON_INDENT);
+        options.insert(json!({ "whitespace_pattern": whitespace }));
     }
 }
 
@@ -132,6 +138,9 @@ fn top_level(spec: &GrammarSpec) -> Result<TopLevelGrammar, GrammarError> {
 }
 
 fn schema_grammar(mut schema: Value) -> TopLevelGrammar {
+    if let Value::Object(map) = &mut schema {
+        map.remove(OPTIONS);
+    }
     dress(&mut schema);
     TopLevelGrammar::from_json_schema(schema)
 }

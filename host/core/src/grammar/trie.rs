@@ -31,8 +31,8 @@ impl TokenizerEnv for GreedyTokens {
     }
 }
 
-/// What compiles grammars for a vocabulary. Control tokens have no bytes, so that only a grammar that names them by number allows
-/// them. It takes about 100 bytes for each byte of the vocabulary's tokens.
+/// What compiles grammars for a vocabulary. Control tokens have bytes of no text, so that only a grammar that names them by number
+/// allows them. It takes about 100 bytes for each byte of the vocabulary's tokens.
 ///
 /// # Errors
 /// The vocabulary is larger than the trie can hold.
@@ -67,9 +67,13 @@ pub(super) fn factory(vocabulary: &Vocabulary) -> Result<llguidance::ParserFacto
     Ok(factory)
 }
 
-/// What a grammar may spell with a token. No text has a byte of 255, which marks control tokens here.
+/// What a grammar may spell with a token. No text has a byte of 255, which begins the names of control tokens here: one without any
+/// could not be forced.
 fn word(vocabulary: &Vocabulary, token: TokenId) -> Vec<u8> {
     let bytes = vocabulary.token_bytes(crate::ids::Token(token)).unwrap_or_default();
+    if bytes.is_empty() {
+        return [&[TokTrie::SPECIAL_TOKEN_MARKER], format!("[{token}]").as_bytes()].concat();
+    }
     let usable = bytes.len() <= MAX_TOKEN_BYTES && !bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER);
     if usable { bytes.to_vec() } else { Vec::new() }
 }

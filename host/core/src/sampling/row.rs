@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use super::checks::{RowError, check, check_biases, check_ids, check_penalties, check_temperature};
+use super::draw::draw;
 use super::penalties::{History, Penalties};
 use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
@@ -76,6 +77,8 @@ struct Saved {
 pub struct Workspace {
     pub(super) values: Values,
     pub(super) candidates: Vec<Candidate>,
+    /// Scratch of `draw`, by block.
+    bounds: Vec<f64>,
     /// Candidates that were looked at to find single tokens, since it was made: what many ids must not cost.
     pub(super) looked_at: usize,
 }
@@ -316,7 +319,7 @@ impl Row {
     }
 
     pub(super) fn bias_checked(&mut self, ids: &[u32], values: &[f32]) {
-        let Workspace { values: row, candidates, looked_at } = &mut self.workspace;
+        let Workspace { values: row, candidates, looked_at, .. } = &mut self.workspace;
         let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
             // A banned token stays banned.
@@ -334,7 +337,7 @@ impl Row {
     pub fn penalize(&mut self, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> Result<(), RowError> {
         check_penalties(repeat, frequency, presence)?;
         let penalties = Penalties { last_n: last_n as usize, repeat, frequency, presence };
-        let (Workspace { values, candidates, looked_at }, narrowed) = (&mut self.workspace, self.narrowed);
+        let (Workspace { values, candidates, looked_at, .. }, narrowed) = (&mut self.workspace, self.narrowed);
         let places = Places::of(candidates, self.history.len());
         self.history.apply(penalties, |token, change| {
             if narrowed {
@@ -427,9 +430,9 @@ impl Row {
     /// Draws a candidate in proportion to its probability. If every candidate is banned, returns the best token of the
     /// row; `None` if every token of the row is banned.
     pub fn draw(&mut self) -> Option<Token> {
-        let Workspace { values, candidates, .. } = &mut self.workspace;
+        let Workspace { values, candidates, bounds, .. } = &mut self.workspace;
         match candidates.as_slice() {
-            _ if !self.narrowed => return values.draw(self.random.next_unit()).map(Token),
+            _ if !self.narrowed => return draw(values, bounds, &mut self.random.next_generator()).map(Token),
             [] => return values.argmax().map(Token),
             // One candidate needs no random number, so greedy requests use none.
             [only] => return Some(Token(only.token)),

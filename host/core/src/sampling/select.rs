@@ -37,7 +37,21 @@ pub(super) fn lane_maximum(values: &[f32]) -> f32 {
             *lane = if value > *lane { value } else { *lane };
         }
     }
-    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best })
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    rest.iter().fold(fold_lanes(lanes, larger), |best, &value| larger(best, value))
+}
+
+/// Combines the lanes, whose number is a power of two, in halves: that takes operations on registers instead of numbers.
+#[inline(always)]
+pub(super) fn fold_lanes<T: Copy, const LANES: usize>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// The largest logit; minus infinity without candidates.
@@ -57,7 +71,12 @@ vectorized! {
         let capacity = k.saturating_mul(4).max(256);
         let mut threshold = f32::NEG_INFINITY;
         for (base, chunk) in (0u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
-            if lane_maximum(chunk) <= threshold {
+            let largest = match chunk.as_array::<CHUNK>() {
+                // Of a known size, chunks are compared in one stretch of code.
+                Some(chunk) => lane_maximum(chunk),
+                None => lane_maximum(chunk),
+            };
+            if largest <= threshold {
                 continue;
             }
             for (token, &logit) in (base..).zip(chunk) {

@@ -1,11 +1,11 @@
 //! The logits of one step, with the maximum of each block of them. With the maxima, most sampler operations read a few
 //! blocks instead of the whole vocabulary.
-use super::select::{self, Candidate, best_first};
+use super::select::{self, Candidate, best_first, fold_lanes};
 use crate::vectorized;
 use crate::vectors::exp;
 
 /// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 /// Once more than an eighth of the logits were noted one by one, all of them are.
 const NOTED_SHARE: usize = 8;
 /// Parallel lanes of the kernels below: a multiple of every vector width in use.
@@ -19,8 +19,6 @@ pub(super) struct Values {
     maxima: Vec<f32>,
     /// Scratch of `top_k`.
     order: Vec<f32>,
-    /// Scratch of `draw`.
-    sums: Vec<f64>,
     journal: Journal,
 }
 
@@ -50,6 +48,11 @@ impl Values {
 
     pub(super) fn as_slice(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// The largest logit of each block of [`BLOCK`] tokens; the last one may have fewer.
+    pub(super) fn maxima(&self) -> &[f32] {
+        &self.maxima
     }
 
     /// The logit of a token, which must be in the vocabulary.
@@ -208,35 +211,6 @@ impl Values {
         moments(&self.logits, self.maximum())
     }
 
-    /// The first token at which the running sum of exp(logit - maximum) exceeds `share` of the total, with `share` in
-    /// [0, 1). `None` if all tokens are banned.
-    pub(super) fn draw(&mut self, share: f64) -> Option<u32> {
-        let best = self.maximum();
-        if best == f32::NEG_INFINITY {
-            return None;
-        }
-        exp_sums(&self.logits, best, &mut self.sums);
-        let sums = &self.sums;
-        let mut left = share * sums.iter().sum::<f64>();
-        let mut last = None;
-        for (block, &sum) in sums.iter().enumerate() {
-            if left >= sum && block + 1 < sums.len() {
-                left -= sum;
-                continue;
-            }
-            for (token, &logit) in ((block * BLOCK) as u32..).zip(self.block(block)) {
-                let weight = f64::from(exp(logit - best));
-                left -= weight;
-                last = if weight > 0.0 { Some(token) } else { last };
-                if left < 0.0 {
-                    return last;
-                }
-            }
-        }
-        // Rounding can leave a remainder after the last token with a positive weight.
-        last.or_else(|| self.argmax())
-    }
-
     fn block(&self, block: usize) -> &[f32] {
         let start = block * BLOCK;
         &self.logits[start..(start + BLOCK).min(self.logits.len())]
@@ -272,25 +246,11 @@ vectorized! {
 }
 
 vectorized! {
-    /// Fills `sums` with the sum of exp(value - best) of each block. No value may be above `best`.
-    fn exp_sums(values: &[f32], best: f32, sums: &mut Vec<f64>) {
-        let (blocks, rest) = values.as_chunks::<BLOCK>();
-        sums.resize(values.len().div_ceil(BLOCK), 0.0);
-        // Of a known size, blocks are computed in one stretch of code, and not by a call for each.
-        for (block, sum) in blocks.iter().zip(sums.iter_mut()) {
-            *sum = block_exp_sum(block, best);
-        }
-        if let Some(last) = sums.last_mut().filter(|_| !rest.is_empty()) {
-            *last = block_exp_sum(rest, best);
-        }
-    }
-}
-
-vectorized! {
     /// The sum of exp(value - best). No value may be above `best`.
     fn total(values: &[f32], best: f32) -> f64 {
         let (blocks, rest) = values.as_chunks::<BLOCK>();
         let mut total = 0.0;
+        // Of a known size, blocks are computed in one stretch of code, and not by a call for each.
         for block in blocks {
             total += block_exp_sum(block, best);
         }
@@ -357,19 +317,6 @@ fn block_exp_sum(values: &[f32], best: f32) -> f64 {
         }
     }
     f64::from(fold_lanes(sums, |a, b| a + b)) + rest
-}
-
-/// Combines the lanes in halves, which takes four operations on registers instead of fifteen on numbers.
-#[inline(always)]
-fn fold_lanes<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
 }
 
 #[cfg(test)]

@@ -63,17 +63,6 @@ proptest! {
         prop_assert_eq!(ids.map(|id| values.get(id)), kept);
         prop_assert_eq!(values.maximum(), kept[0].max(kept[1]));
     }
-
-    #[test]
-    fn draws_the_token_at_the_share_of_the_total(logits in logits(), share in 0.0f64..1.0) {
-        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let weights: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - best).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        let token = loaded(&logits).draw(share).unwrap() as usize;
-        let before: f64 = weights[..token].iter().sum();
-        prop_assert!(weights[token] > 0.0);
-        prop_assert!(before <= (share + 1e-5) * total && share * total <= before + weights[token] + 1e-5 * total);
-    }
 }
 
 #[test]

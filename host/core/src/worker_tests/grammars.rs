@@ -6,6 +6,7 @@ use super::*;
 use crate::fake::{END, ScriptedFilter};
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter};
 use crate::grammar::{Grammar, GrammarSpec, MaskThread};
+use crate::message::ShownToken;
 use crate::speculate::{DraftRequest, Drafter};
 use crate::threads::Spawner;
 use crate::vocabulary::Vocabulary;
@@ -153,6 +154,22 @@ fn finished_texts_of_300_schemas_parse_and_validate_and_leave_others_alone() {
         }
     }
     assert!(stopped > 290, "{stopped} of 300 came to their end");
+}
+
+#[test]
+fn control_tokens_that_are_shown_are_part_of_the_text_and_others_are_not() {
+    let lark = GrammarSpec::Lark { text: "start: <[200]> \"ab\" <[201]> \"12\"".to_owned() };
+    let shown = [ShownToken { token: Token(200), text: "[CALL]".to_owned() }];
+    // A stop string may be in what is shown, too.
+    for (stop, expected) in [(vec![], "[CALL]ab12"), (vec!["L]a".to_owned()], "[CAL")] {
+        let mut bench = bench();
+        let grammar = Arc::new(Grammar::new(lark.clone()));
+        bench.begin(Start { shown: shown.clone().into(), stop, ..constrained(1, &grammar) });
+        bench.run();
+        let (text, end) = bench.results()[&1].clone();
+        assert_eq!(text, expected, "{end:?} {:?}", bench.events);
+        assert!(matches!(end, Some(Event::Finished { reason: FinishReason::Stop, .. })), "{end:?}");
+    }
 }
 
 #[test]

@@ -5,11 +5,11 @@ use camshaft_core::family::description::{ContentForm, ThinkingState};
 use camshaft_core::family::detect::names;
 use camshaft_core::family::event::Event;
 use camshaft_core::family::parser::Parser;
-use camshaft_core::family::tools::Tools;
+use camshaft_core::family::tools::{Tool, ToolChoice, Tools};
 use camshaft_core::limits;
 
 use crate::goldens::{self, cut};
-use crate::support::{auto, family, parse, parse_as};
+use crate::support::{auto, family, parse, parse_as, tools};
 
 const BYTES: usize = 2 << 20;
 
@@ -89,13 +89,78 @@ fn an_answer_has_128_calls_and_what_follows_is_text() {
 }
 
 #[test]
-fn arguments_may_have_127_levels_and_not_one_more() {
-    for (levels, complete) in [(126, true), (127, false)] {
-        let arguments = format!("{{\"expression\": {}{}}}", "[".repeat(levels), "]".repeat(levels));
-        let text = format!("[TOOL_CALLS]calculator[ARGS]{arguments}");
-        let answer = parse(family("mistral-v11"), &auto(), ThinkingState::Possible, [text.as_str()]);
-        assert_eq!(answer.calls[0].complete, complete, "{levels}");
+fn regression_numbers_in_braces_have_any_number_of_digits() {
+    for digits in [128, 129, 100_000] {
+        let number = "1".repeat(digits);
+        let text = format!("<|tool_call>call:get_weather{{days:{number},hours:-{number}.{number}e9}}<tool_call|>");
+        let expected = format!("{{\"days\": {number}, \"hours\": -{number}.{number}e9}}");
+        let pieces = cut(&text, &[1, 7]);
+        for pieces in [vec![text.as_str()], pieces] {
+            let answer = parse(family("gemma4"), &auto(), ThinkingState::Possible, pieces);
+            assert!(answer.calls[0].complete && answer.calls[0].arguments == expected, "{digits}");
+        }
     }
+    let mut parser = Parser::new(family("gemma4"), auto(), ContentForm::Text, ThinkingState::Possible);
+    parser.push("<|tool_call>call:get_weather{days:1");
+    assert_eq!(parser.push("2"), [Event::ToolArguments { index: 0, delta: "2".to_owned() }]);
+}
+
+/// Whether a text is a call and nothing else.
+fn is_call(name: &str, text: &str) -> bool {
+    let answer = parse(family(name), &auto(), ThinkingState::Possible, [text]);
+    answer.content.is_empty() && answer.calls.len() == 1 && answer.calls[0].complete
+}
+
+#[test]
+fn whitespace_between_two_parts_has_32_characters_and_not_one_more() {
+    let call = |spaces: usize| {
+        format!("<tool_call>{}{{\"name\": \"get_time\", \"arguments\": {{}}}}</tool_call>", " ".repeat(spaces))
+    };
+    assert!(is_call("hermes", &call(32)) && !is_call("hermes", &call(33)));
+}
+
+#[test]
+fn a_call_has_4_members_up_to_its_arguments_and_4_after_them_of_64_bytes() {
+    let call = |before: usize, after: usize, bytes: usize| {
+        let member = format!("\"id\": \"{}\"", "x".repeat(bytes));
+        let (before, after) = (format!("{member}, ").repeat(before), format!(", {member}").repeat(after));
+        format!("<tool_call>{{{before}\"name\": \"get_time\", \"arguments\": {{}}{after}}}</tool_call>")
+    };
+    assert!(is_call("hermes", &call(2, 0, 1)) && !is_call("hermes", &call(3, 0, 1)));
+    assert!(is_call("hermes", &call(0, 4, 1)) && !is_call("hermes", &call(0, 5, 1)));
+    assert!(is_call("hermes", &call(1, 1, 64)) && !is_call("hermes", &call(1, 0, 65)));
+    assert!(!is_call("hermes", &call(0, 1, 65)));
+}
+
+#[test]
+fn names_have_64_bytes_and_keys_128_and_not_one_more() {
+    let tool = |bytes: usize| format!("<tool_call>{{\"name\": \"{}\", \"arguments\": {{}}}}", "x".repeat(bytes));
+    let named = Tool { name: "x".repeat(64), description: None, parameters: None, strict: false };
+    let tools = Arc::new(Tools::new(vec![named], &ToolChoice::Auto, false).expect("a tool"));
+    for (bytes, calls) in [(64, 1), (65, 0)] {
+        let answer = parse(family("hermes"), &tools, ThinkingState::Possible, [tool(bytes).as_str()]);
+        assert_eq!(answer.calls.len(), calls, "{bytes}");
+    }
+    for (bytes, fits) in [(128, true), (129, false)] {
+        let key = "k".repeat(bytes);
+        let elements =
+            format!("<tool_call><function=get_time><parameter={key}>\nx\n</parameter></function></tool_call>");
+        assert_eq!(is_call("qwen3-coder", &elements), fits, "{bytes}");
+        assert_eq!(is_call("gemma4", &format!("<|tool_call>call:get_time{{{key}:1}}<tool_call|>")), fits, "{bytes}");
+        let quoted = format!("<|tool_call>call:get_time{{<|\"|>{key}<|\"|>:1}}<tool_call|>");
+        assert_eq!(is_call("gemma4", &quoted), fits, "{bytes}");
+    }
+}
+
+#[test]
+fn a_parser_knows_whether_thinking_comes_next() {
+    let mut parser = Parser::new(family("hermes"), auto(), ContentForm::Text, ThinkingState::Possible);
+    for (piece, thinks) in [("<thi", false), ("nk>", true), ("Hm.</", true), ("think>", false), ("Four.", false)] {
+        parser.push(piece);
+        assert_eq!(parser.is_thinking(), thinks, "{piece}");
+    }
+    assert!(Parser::new(family("hermes"), auto(), ContentForm::Text, ThinkingState::Open).is_thinking());
+    assert!(!Parser::new(family("llama3"), auto(), ContentForm::Text, ThinkingState::Open).is_thinking());
 }
 
 #[test]
@@ -128,6 +193,7 @@ fn markers_within_json_content_are_content() {
         ("qwen3-coder", "\n", "<tool_call><function=get_time></function></tool_call>"),
         ("granite", "<think>Hm.</think>", "<response>"),
         ("harmony", "<|channel|>final<|message|>", "<|end|><|start|>assistant<|channel|>analysis<|message|>"),
+        ("llama3", "", "<|python_tag|>{}"),
     ] {
         let json = format!("{{\"text\": \"{marker}\"}}");
         let text = format!("{begin}{json}");
@@ -136,10 +202,23 @@ fn markers_within_json_content_are_content() {
             assert_eq!(answer.content.trim_start(), json, "{name}");
             assert!(answer.calls.is_empty(), "{name}");
         }
-        let call =
-            &goldens::of(name).into_iter().find(|golden| golden.title == "thinking, then a call").expect("a call");
+        let title = if name == "llama3" { "one call after the tag" } else { "thinking, then a call" };
+        let call = &goldens::of(name).into_iter().find(|golden| golden.title == title).expect("a call");
         let answer = parse_as(family(name), &auto(), ContentForm::Json, ThinkingState::Possible, [call.text.as_str()]);
         assert_eq!(answer, call.answer, "{name}");
+    }
+}
+
+/// Where content is JSON and calls are not required, an object is content, as the grammar has it.
+#[test]
+fn regression_json_content_that_looks_like_a_call_is_content() {
+    let json = "{\"name\": \"get_time\", \"parameters\": {}}";
+    for (choice, content, calls) in [(ToolChoice::Auto, json, 0), (ToolChoice::Required, "", 1)] {
+        for pieces in [vec![json], cut(json, &[1])] {
+            let tools = tools(&choice, true);
+            let answer = parse_as(family("llama3"), &tools, ContentForm::Json, ThinkingState::Off, pieces);
+            assert_eq!((answer.content.as_str(), answer.calls.len()), (content, calls), "{choice:?}");
+        }
     }
 }
 

@@ -180,7 +180,7 @@ fn json_is_content_after_thinking_or_instead_of_calls() {
             let begin = family.channels.as_ref().map_or("", |channels| channels.answer);
             let next = family.channels.as_ref().map_or("", |channels| channels.next);
             let goldens = goldens::of(name);
-            let title = if family.calls.bare { "one call after the tag" } else { "one call" };
+            let title = if family.calls.unmarked { "one call after the tag" } else { "one call" };
             let call = &goldens.iter().find(|golden| golden.title == title).expect("a call").text;
             let call = call.trim_end_matches("<|call|>");
             let thought = |thinking: &Thinking| format!("{}Hm.{}{next}", thinking.begin, thinking.end);

@@ -4,6 +4,7 @@
 mod bounds;
 mod goldens;
 mod grammars;
+mod schemas;
 mod soup;
 mod support;
 mod vocabulary;

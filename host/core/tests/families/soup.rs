@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
     fn mixtures_of_markers_read_the_same_in_pieces(
-        family in 0..13u8,
+        family in 0..u8::try_from(names().count()).expect("a few"),
         how in any::<u8>(),
         parts in prop::collection::vec(prop::sample::select(parts()), 0..24),
     ) {

@@ -6,6 +6,7 @@ use camshaft_core::family::detect::names;
 use camshaft_core::family::tools::{Tool, ToolChoice, Tools};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::goldens::cut;
@@ -56,7 +57,7 @@ fn walk(vocabulary: &Vocabulary, grammar: &str, hints: &[&str], random: &mut Cha
 
 /// What begins the calls of an answer.
 fn trigger(family: &Family) -> &'static str {
-    if family.calls.open.is_empty() { family.calls.begins[0].trim_ascii() } else { family.calls.open }
+    family.calls.triggers().next().expect("a marker")
 }
 
 /// By hand what the schemas of the three tools say.
@@ -142,10 +143,21 @@ fn booking() -> Arc<Tools> {
                 "additionalProperties": false,
             },
             "note": {},
+            "price": { "type": "number" },
+            "legs": { "$ref": "#/$defs/leg" },
+            "label": { "type": "string", "enum": ["<|tool_call>", "</tool_call>", "a \"b\""] },
         },
         "required": ["kind", "to"],
         "additionalProperties": false,
-        "$defs": { "place": { "type": "object", "properties": { "x": { "type": "null" } }, "required": ["x"] } },
+        "$defs": {
+            "place": { "type": "object", "properties": { "x": { "type": "null" } }, "required": ["x"] },
+            "leg": {
+                "type": "object",
+                "properties": { "km": { "type": "integer" }, "next": { "type": "array", "items": { "$ref": "#/$defs/leg" } } },
+                "required": ["km"],
+                "additionalProperties": false,
+            },
+        },
     });
     let tool = Tool { name: "book".into(), description: None, parameters: Some(parameters), strict: true };
     Arc::new(Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools"))
@@ -168,10 +180,36 @@ fn is_a_booking(arguments: &str) -> bool {
     };
     booking.contains_key("kind")
         && listed("kind", &[json!("one way"), json!("return")])
+        && listed("label", &[json!("<|tool_call>"), json!("</tool_call>"), json!("a \"b\"")])
+        && booking.get("price").is_none_or(Value::is_number)
         && listed("seats", &[json!(1), json!(2), json!("all")])
         && booking.get("stops").is_none_or(is_stops)
         && booking.get("to").is_some_and(is_place)
-        && booking.keys().all(|key| ["kind", "seats", "stops", "from", "to", "note"].contains(&key.as_str()))
+        && booking.keys().all(|key| {
+            ["kind", "seats", "stops", "from", "to", "note", "price", "legs", "label"].contains(&key.as_str())
+        })
+}
+
+#[test]
+fn arguments_without_a_schema_are_any_object_in_every_notation() {
+    for name in names() {
+        let tools = Arc::new(booking().relaxed(0));
+        let vocabulary = Vocabulary::new(family(name).special);
+        let grammar = vocabulary.grammar(family(name), &tools, ThinkingState::Off);
+        let mut random = ChaCha8Rng::seed_from_u64(6);
+        let mut ended = 0;
+        for _ in 0..8 {
+            let Some(tokens) = walk(&vocabulary, &grammar, &["}", "]", "\n</parameter>\n"], &mut random) else {
+                continue;
+            };
+            let text = vocabulary.text(&tokens);
+            let answer = parse(family(name), &tools, ThinkingState::Off, [text.as_str()]);
+            let [call] = answer.calls.as_slice() else { panic!("{name}: {text:?} gives {answer:?}") };
+            assert!(call.complete && serde_json::from_str::<IgnoredAny>(&call.arguments).is_ok(), "{name}: {answer:?}");
+            ended += 1;
+        }
+        assert!(ended >= 2, "{name}: only {ended} answers");
+    }
 }
 
 #[test]

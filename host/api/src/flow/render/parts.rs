@@ -4,6 +4,7 @@ use camshaft_core::family::parser::Parser;
 use camshaft_core::message::FinishReason;
 
 use super::Finish;
+use crate::flow::form::Parts;
 use crate::flow::request::GenerationRequest;
 
 /// A part of an answer. Calls are counted from 0.
@@ -28,6 +29,8 @@ pub(super) enum Part {
 pub(super) struct PartReader {
     /// `None`: all is content.
     parser: Option<Parser>,
+    /// Whitespace at the end of the content so far, which is none of it if a call follows. Of answers that may have calls.
+    gap: Option<String>,
     /// Calls that are complete.
     calls: usize,
     /// Tokens that were thinking.
@@ -36,8 +39,9 @@ pub(super) struct PartReader {
 
 impl PartReader {
     pub(super) fn new(request: &GenerationRequest) -> Self {
-        let parser = request.form.parts.as_ref().map(|parts| parts.parser());
-        Self { parser, calls: 0, reasoning_tokens: 0 }
+        let parts = request.form.parts.as_ref();
+        let may_call = parts.is_some_and(|parts| !parts.tools.callable().is_empty());
+        Self { parser: parts.map(Parts::parser), gap: may_call.then(String::new), calls: 0, reasoning_tokens: 0 }
     }
 
     /// Takes more of the text, which so many tokens spell.
@@ -55,7 +59,9 @@ impl PartReader {
     /// The text has ended.
     pub(super) fn finish(&mut self, request: &GenerationRequest) -> Vec<Part> {
         let events = self.parser.as_mut().map(Parser::finish).unwrap_or_default();
-        self.parts(request, events)
+        let mut parts = self.parts(request, events);
+        parts.extend(self.take_gap().map(Part::Content));
+        parts
     }
 
     /// Why the answer ended. One that was cut within a call has ended for its length.
@@ -71,19 +77,35 @@ impl PartReader {
     }
 
     fn parts(&mut self, request: &GenerationRequest, events: Vec<Event>) -> Vec<Part> {
-        let part = |event| match event {
-            Event::Content(text) => Some(Part::Content(text)),
-            Event::Reasoning(text) => Some(Part::Reasoning(text)),
-            Event::ToolCallBegin { index, name, id } => {
-                let id = id.unwrap_or_else(|| request.call_id());
-                Some(Part::Call { index, id, name })
+        let mut parts = Vec::with_capacity(events.len());
+        for event in events {
+            match event {
+                Event::Content(text) => parts.extend(self.content(text).map(Part::Content)),
+                Event::Reasoning(text) => {
+                    parts.extend(self.take_gap().map(Part::Content));
+                    parts.push(Part::Reasoning(text));
+                }
+                Event::ToolCallBegin { index, name, id } => {
+                    self.take_gap();
+                    let id = id.unwrap_or_else(|| request.call_id());
+                    parts.push(Part::Call { index, id, name });
+                }
+                Event::ToolArguments { index, delta } => parts.push(Part::Arguments { index, text: delta }),
+                Event::ToolCallEnd { .. } => self.calls += 1,
             }
-            Event::ToolArguments { index, delta } => Some(Part::Arguments { index, text: delta }),
-            Event::ToolCallEnd { .. } => {
-                self.calls += 1;
-                None
-            }
-        };
-        events.into_iter().filter_map(part).collect()
+        }
+        parts
+    }
+
+    /// Content that is certain: without whitespace at its end, which a call may follow.
+    fn content(&mut self, text: String) -> Option<String> {
+        let Some(gap) = &mut self.gap else { return Some(text) };
+        let mut text = std::mem::take(gap) + &text;
+        *gap = text.split_off(text.trim_end().len());
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn take_gap(&mut self) -> Option<String> {
+        self.gap.as_mut().map(std::mem::take).filter(|gap| !gap.is_empty())
     }
 }

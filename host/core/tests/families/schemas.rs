@@ -1,0 +1,237 @@
+//! What the grammars make of schemas: bounds, values that cannot be written, and arguments that may be anything.
+use std::sync::Arc;
+
+use camshaft_core::family::constraint::{Content, constraint};
+use camshaft_core::family::description::ThinkingState;
+use camshaft_core::family::detect::names;
+use camshaft_core::family::tools::{Tool, ToolChoice, Tools};
+use camshaft_core::limits;
+use serde_json::{Map, Value, json};
+
+use crate::support::{auto, family, parse, three_tools};
+use crate::vocabulary::Vocabulary;
+
+fn tools_of(parameters: Value) -> Arc<Tools> {
+    let tool = Tool { name: "f".into(), description: None, parameters: Some(parameters), strict: false };
+    Arc::new(Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools"))
+}
+
+/// The grammar of a call of one tool, or why there is none.
+fn grammar(name: &str, parameters: Value) -> Result<String, String> {
+    let tools = tools_of(parameters);
+    let grammar = constraint(family(name), &tools, Content::Text, ThinkingState::Off, &|_| None);
+    grammar.map(|grammar| grammar.expect("there are tools")).map_err(|error| error.to_string())
+}
+
+/// Whether a grammar takes the whole of a text, in which control tokens are written as such, and ends there.
+fn takes(name: &str, tools: &Tools, text: &str) -> bool {
+    let vocabulary = Vocabulary::new(family(name).special);
+    let mut matcher = vocabulary.matcher(&vocabulary.grammar(family(name), tools, ThinkingState::Off));
+    let tokens = vocabulary.tokens(text);
+    matcher.try_consume_tokens(&tokens).expect("a state") == tokens.len() && matcher.is_accepting().expect("a state")
+}
+
+#[test]
+fn regression_definitions_stand_only_where_a_property_refers_to_one() {
+    let long = "x".repeat(64 << 10);
+    let mut properties: Map<String, Value> =
+        (0..500).map(|at| (format!("p{at}"), json!({ "type": "integer" }))).collect();
+    properties.insert("last".to_owned(), json!({ "type": "array", "items": { "$ref": "#/$defs/long" } }));
+    let schema = json!({ "properties": properties, "$defs": { "long": { "type": "integer", "description": long } } });
+    let text = grammar("qwen3-coder", schema).expect("a grammar");
+    assert_eq!(text.matches(&long).count(), 1);
+}
+
+#[test]
+fn regression_definitions_that_many_properties_refer_to_make_no_endless_grammar() {
+    let properties: Map<String, Value> =
+        (0..100).map(|at| (format!("p{at}"), json!({ "$ref": "#/$defs/long" }))).collect();
+    let schema = json!({ "properties": properties, "$defs": { "long": { "description": "x".repeat(8 << 10) } } });
+    let error = grammar("qwen3-coder", schema).expect_err("too large");
+    assert!(error.contains("more than the maximum of 262144 bytes"), "{error}");
+}
+
+/// In a notation of elements each value has a schema of its own, in which the root is elsewhere.
+#[test]
+fn regression_a_reference_to_the_root_is_one_in_every_notation() {
+    let root = json!({
+        "properties": { "value": { "type": "integer" }, "children": { "type": "array", "items": { "$ref": "#" } } },
+        "required": ["children"],
+        "additionalProperties": false,
+    });
+    let through = json!({
+        "properties": { "value": { "type": "integer" }, "children": { "$ref": "#/$defs/nodes" } },
+        "required": ["children"],
+        "additionalProperties": false,
+        "$defs": { "nodes": { "type": "array", "items": { "$ref": "#" } } },
+    });
+    let elements = |list: &str| {
+        format!("<tool_call>\n<function=f>\n<parameter=children>\n{list}\n</parameter>\n</function>\n</tool_call>")
+    };
+    let json = |list: &str| format!("[TOOL_CALLS]f[ARGS]{{\"children\": {list}}}");
+    for schema in [root, through] {
+        let tools = tools_of(schema);
+        for (list, fits) in
+            [("[]", true), ("[{\"value\": 1, \"children\": []}]", true), ("[[]]", false), ("[{}]", false)]
+        {
+            assert_eq!(takes("qwen3-coder", &tools, &elements(list)), fits, "{list}");
+            assert_eq!(takes("mistral-v11", &tools, &json(list)), fits, "{list}");
+        }
+    }
+}
+
+#[test]
+fn the_grammar_of_tools_has_256_kib_and_not_one_byte_more() {
+    for name in ["hermes", "qwen3-coder", "gemma4"] {
+        let schema = |text: String| json!({ "properties": { "a": { "type": "integer", "description": text } } });
+        let empty = grammar(name, schema(String::new())).expect("a grammar").len();
+        let filled = |bytes: usize| grammar(name, schema("x".repeat(bytes - empty)));
+        assert_eq!(filled(limits::GRAMMAR_BYTES).expect("a grammar").len(), limits::GRAMMAR_BYTES, "{name}");
+        assert!(filled(limits::GRAMMAR_BYTES + 1).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn regression_values_that_cannot_be_written_are_refused() {
+    let check = |name: &str, schema: Value| {
+        let error = grammar(name, json!({ "properties": { "a": {}, "key": schema } })).expect_err("no value");
+        assert!(error.contains("no value of the argument \"key\""), "{error}");
+    };
+    check("qwen3-coder", json!({ "type": "string", "enum": [] }));
+    check("qwen3-coder", json!({ "type": "string", "enum": [1, null] }));
+    check("qwen3-coder", json!({ "type": "string", "const": "a</parameter>b" }));
+    check("gemma4", json!({ "type": "string", "enum": [] }));
+    check("gemma4", json!({ "type": "array", "items": { "enum": [] } }));
+    check("gemma4", json!({ "type": "array", "minItems": 2, "maxItems": 1 }));
+    let one = json!({ "properties": { "a": { "type": "string", "enum": ["x", "</parameter>"] } }, "required": ["a"] });
+    let call = |value: &str| {
+        format!("<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>")
+    };
+    assert!(takes("qwen3-coder", &tools_of(one.clone()), &call("x")));
+    assert!(!takes("qwen3-coder", &tools_of(one), &call("</parameter>")));
+}
+
+#[test]
+fn lists_whose_items_a_schema_counts_have_1024_and_not_one_more() {
+    let list = |min: usize, max: usize| {
+        let list = json!({ "type": "array", "items": { "type": "null" }, "minItems": min, "maxItems": max });
+        json!({ "properties": { "a": list }, "required": ["a"] })
+    };
+    assert!(grammar("gemma4", list(1025, 2000)).expect_err("too many").contains("no value of the argument \"a\""));
+    let call = |items: usize| format!("<|tool_call>call:f{{a:[{}]}}<tool_call|>", vec!["null"; items].join(","));
+    for (min, items, fits) in [(1024, 1024, true), (1024, 1023, false), (0, 1024, true), (0, 1025, false)] {
+        assert_eq!(takes("gemma4", &tools_of(list(min, 2000)), &call(items)), fits, "{min} {items}");
+    }
+}
+
+#[test]
+fn braces_follow_schemas_to_a_depth_of_16_and_take_any_value_below() {
+    for (lists, followed) in [(14, true), (15, false)] {
+        let item = (0..lists)
+            .fold(json!({ "type": "integer" }), |items, _| json!({ "type": "array", "items": items, "minItems": 1 }));
+        let tools = tools_of(json!({ "properties": { "a": item }, "required": ["a"] }));
+        let call = |value: &str| {
+            format!("<|tool_call>call:f{{a:{}{value}{}}}<tool_call|>", "[".repeat(lists), "]".repeat(lists))
+        };
+        assert!(takes("gemma4", &tools, &call("1")), "{lists}");
+        assert_eq!(takes("gemma4", &tools, &call("<|\"|>x<|\"|>")), !followed, "{lists}");
+    }
+}
+
+/// A client's text is never a control token, whatever it looks like.
+#[test]
+fn regression_listed_values_are_spelled_without_control_tokens() {
+    let vocabulary = Vocabulary::new(family("gemma4").special);
+    let tools = tools_of(json!({ "properties": { "a": { "enum": ["<|tool_call>", "x"] } }, "required": ["a"] }));
+    let grammar = vocabulary.grammar(family("gemma4"), &tools, ThinkingState::Off);
+    let bytes = "<|tool_call>".bytes().map(u32::from).collect();
+    for (value, taken) in [(bytes, true), (vocabulary.tokens("<|tool_call>"), false)] {
+        let mut matcher = vocabulary.matcher(&grammar);
+        let tokens: Vec<u32> =
+            [vocabulary.tokens("<|tool_call>call:f{a:<|\"|>"), value, vocabulary.tokens("<|\"|>}<tool_call|>")]
+                .concat();
+        assert_eq!(matcher.try_consume_tokens(&tokens).expect("a state") == tokens.len(), taken);
+    }
+}
+
+/// Any depth that a grammar takes, the parser takes, too.
+#[test]
+fn regression_values_of_any_depth_are_generated_and_read() {
+    for (name, before, after) in [
+        ("gemma4", "<|tool_call>call:f{a:", "}<tool_call|>"),
+        ("mistral-v11", "[TOOL_CALLS]f[ARGS]{\"a\": ", "}"),
+        ("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n", "\n</parameter>\n</function>\n</tool_call>"),
+    ] {
+        let tools = tools_of(json!({ "properties": { "a": {} }, "required": ["a"] }));
+        for levels in [127, 128, 129, 1000] {
+            let text = format!("{before}{}{}{after}", "[".repeat(levels), "]".repeat(levels));
+            assert!(takes(name, &tools, &text), "{name} {levels}");
+            let answer = parse(family(name), &tools, ThinkingState::Off, [text.as_str()]);
+            assert!(answer.calls.len() == 1 && answer.calls[0].complete, "{name} {levels}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn regression_a_schema_beside_required_calls_is_not_compiled() {
+    let tools = tools_of(json!({}));
+    let schema = json!({ "const": "of the content" });
+    for name in names() {
+        let content = Content::Json(&schema);
+        let text = constraint(family(name), &tools, content, ThinkingState::Off, &|_| None);
+        assert!(!text.expect("a grammar").expect("calls").contains("of the content"), "{name}");
+    }
+}
+
+#[test]
+fn a_relaxed_tool_takes_any_object_and_the_others_stay() {
+    let tools = Tools::new(three_tools(), &ToolChoice::Auto, true).expect("good tools");
+    let relaxed = tools.relaxed(0);
+    assert_eq!(relaxed.callable()[0].parameters, Some(json!({ "type": "object" })));
+    assert_eq!(relaxed.callable()[0].name, tools.callable()[0].name);
+    assert_eq!(relaxed.callable()[1..], tools.callable()[1..]);
+    assert_eq!((relaxed.required(), relaxed.parallel()), (tools.required(), tools.parallel()));
+    assert_eq!(tools.relaxed(3), tools);
+    let any = tools_of(json!({ "properties": { "a": { "type": "integer" } } })).relaxed(0);
+    for (name, text) in [
+        ("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": [1]}}\n</tool_call>"),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=f>\n<parameter=b>\n[1]\n</parameter>\n<parameter=c>\nx\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("qwen3-coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>"),
+        ("gemma4", "<|tool_call>call:f{b:[1],c:<|\"|>x<|\"|>}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:f{}<tool_call|>"),
+    ] {
+        assert!(takes(name, &any, text), "{name} {text}");
+        let answer = parse(family(name), &Arc::new(any.clone()), ThinkingState::Off, [text]);
+        assert!(answer.calls.len() == 1 && answer.calls[0].complete, "{name}: {answer:?}");
+    }
+}
+
+/// Arguments are an object, whatever the schema says of them.
+#[test]
+fn regression_arguments_in_braces_are_an_object() {
+    for schema in [json!({}), json!({ "const": 1 }), json!({ "enum": ["x"] }), json!({ "type": "object" })] {
+        let tools = tools_of(schema);
+        for value in ["1", "[1]", "<|\"|>x<|\"|>"] {
+            assert!(!takes("gemma4", &tools, &format!("<|tool_call>call:f{value}<tool_call|>")), "{tools:?} {value}");
+        }
+        assert!(takes("gemma4", &tools, "<|tool_call>call:f{b:1}<tool_call|>"), "{tools:?}");
+    }
+    assert!(!takes(
+        "gemma4",
+        &tools_of(json!({ "additionalProperties": false })),
+        "<|tool_call>call:f{b:1}<tool_call|>"
+    ));
+}
+
+#[test]
+fn text_of_families_without_thinking_calls_and_framing_needs_no_parser() {
+    let none = Tools::none();
+    for name in names() {
+        let expected = !["llama3", "gemma", "functiongemma"].contains(&name);
+        assert_eq!(family(name).parses(&none), expected, "{name}");
+        assert!(family(name).parses(&auto()), "{name}");
+    }
+}
