@@ -24,6 +24,7 @@ pub(crate) mod quota_headers;
 pub(crate) mod ranking;
 pub(crate) mod sampling;
 pub(crate) mod sse;
+pub(crate) mod stamp;
 pub(crate) mod taken;
 pub(crate) mod tensor_objects;
 pub(crate) mod tensors;
