@@ -13,7 +13,7 @@ use camshaft_api::backend::{Backend, ConfiguredSampling, GenerateBackend, Model,
 use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_api::{
     AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
-    ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
+    ModelControl, ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, InfillTokens, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::{AdapterDigest, Token};
@@ -140,6 +140,9 @@ pub(crate) const LIMITS: ApiLimits = ApiLimits {
     max_duration: None,
 };
 
+/// The models, what holds up their tokenizers, and how they come and go.
+type Parts = (Vec<Model>, Arc<Hold>, Arc<dyn ModelControl>);
+
 pub(crate) struct Server {
     pub(crate) api: Arc<Api>,
     pub(crate) pool: Pool,
@@ -170,20 +173,25 @@ impl Server {
 
     pub(crate) fn over(rules: Rules, pool: Pool) -> Self {
         let fine = || Reloaded { changed: vec!["queue".to_owned()], ..Reloaded::default() };
-        Self::controlled(rules, pool, NoControl(fine))
+        Self::controlled(rules, pool, NoControl(fine), Arc::new(FixedModels))
     }
 
     pub(crate) fn reloading(reload: fn() -> Reloaded) -> Self {
-        Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload))
+        Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload), Arc::new(FixedModels))
+    }
+
+    /// As [`Server::new`], with models that come and go as `life` says.
+    pub(crate) fn living(life: Arc<dyn ModelControl>, rules: Rules) -> Self {
+        Self::controlled(rules, Pool::run(Box::new(hello)), NoControl(Reloaded::default), life)
     }
 
     /// Serves these models, none of which has the pool.
     pub(crate) fn serving(rules: Rules, models: Vec<Model>) -> Self {
         let pool = Pool::run(Box::new(hello));
-        Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default()))
+        Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default(), Arc::new(FixedModels)))
     }
 
-    fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
+    fn controlled(rules: Rules, pool: Pool, control: NoControl, life: Arc<dyn ModelControl>) -> Self {
         let hold = Arc::new(Hold::default());
         let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
         let sampling = ConfiguredSampling::default();
@@ -206,15 +214,15 @@ impl Server {
             }),
         };
         let models = vec![model("demo"), model("org/secret")];
-        Self::assembled(rules, pool, control, (models, hold))
+        Self::assembled(rules, pool, control, (models, hold, life))
     }
 
-    fn assembled(rules: Rules, pool: Pool, control: NoControl, (models, hold): (Vec<Model>, Arc<Hold>)) -> Self {
+    fn assembled(rules: Rules, pool: Pool, control: NoControl, (models, hold, life): Parts) -> Self {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let api = Api::new(ApiOptions {
             models,
-            life: Arc::new(FixedModels),
+            life,
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
             limits: LIMITS,

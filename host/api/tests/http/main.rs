@@ -27,3 +27,4 @@ mod scores;
 mod streaming;
 mod surface;
 mod validators;
+mod waking;
