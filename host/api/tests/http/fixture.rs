@@ -292,19 +292,49 @@ fn check_shape(path: &str, reply: &Reply) {
         "/v1/chat/completions" | "/chat" if streamed => Shape::ChatChunk,
         "/v1/chat/completions" | "/chat" => Shape::ChatCompletion,
         "/v1/completions" => Shape::Completion,
+        "/v1/responses" if streamed => Shape::ResponseEvent,
+        "/v1/responses" => Shape::Response,
+        "/v1/messages" if streamed => Shape::MessageEvent,
+        "/v1/messages" => Shape::Message,
+        "/v1/messages/count_tokens" => Shape::CountedTokens,
+        "/v1/generate" | "/generate" if streamed => Shape::GenerateEvent,
+        "/v1/generate" | "/generate" => Shape::Generation,
+        "/v1/chat/template" => Shape::ChatPrompt,
+        "/v1/rerank" => Shape::Reranked,
+        "/v1/score" => Shape::Scores,
         "/v1/tokenize" => Shape::Tokenized,
         "/v1/detokenize" => Shape::Detokenized,
         "/v1/session/close" => Shape::ClosedSession,
         _ => return,
     };
     let check = |answer: &Value| {
-        let shape = if answer["error"].is_object() { Shape::Error } else { shape };
-        assert_eq!(round_trip(shape, answer).as_ref().ok(), Some(answer), "{shape:?}");
+        let shape = match shape {
+            // Its events say of themselves that they are errors.
+            Shape::MessageEvent => shape,
+            Shape::Message | Shape::CountedTokens if answer["type"] == "error" => Shape::MessageError,
+            _ if answer["error"].is_object() && answer["object"] != "response" => Shape::Error,
+            _ => shape,
+        };
+        assert_eq!(round_trip(shape, answer).as_ref().map_err(ToString::to_string), Ok(answer), "{shape:?}: {answer}");
     };
     match streamed {
+        true if matches!(shape, Shape::ResponseEvent | Shape::MessageEvent) => {
+            named(&reply.text).iter().for_each(|(_, event)| check(event));
+        }
         true => reply.events().0.iter().for_each(check),
         false => check(&reply.json()),
     }
+}
+
+/// The names and the payloads of a stream's events.
+pub(crate) fn named(text: &str) -> Vec<(String, Value)> {
+    let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
+    let event = |frame: &str| {
+        let (name, data) = frame.split_once('\n').expect("two lines");
+        let name = name.strip_prefix("event: ").expect("a name").to_owned();
+        (name, serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap())
+    };
+    frames.map(event).collect()
 }
 
 impl Reply {
