@@ -7,6 +7,7 @@ pub(crate) mod chat_answer;
 pub(crate) mod conversation;
 pub(crate) mod dialect;
 pub(crate) mod echo;
+pub(crate) mod effort;
 pub(crate) mod embeddings;
 pub(crate) mod error;
 pub(crate) mod extent;
