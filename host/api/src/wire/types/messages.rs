@@ -245,18 +245,15 @@ pub(crate) enum MessageEvent {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", deny_unknown_fields)]
 pub(crate) enum BlockDelta {
-    ThinkingDelta {
-        thinking: String,
-    },
-    TextDelta {
-        text: String,
-    },
-    InputJsonDelta {
-        /// A part of the text of the input.
-        partial_json: String,
-    },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    /// A part of the text of the input.
+    #[serde(rename = "input_json_delta")]
+    Input { partial_json: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
