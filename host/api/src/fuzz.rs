@@ -28,6 +28,7 @@ use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::{ModelHealth, Readiness};
 use crate::flow::request::Endpoint;
+use crate::flow::translated;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::dialect::{Dialect, Framing};
@@ -161,15 +162,11 @@ impl Parsers {
             answers: &Answers::default(),
             chosen: &Chosen::default(),
         };
-        let own = [(Endpoint::Chat, body.clone()), (Endpoint::Completion, body)];
-        let shapes = [
-            (Endpoint::Chat, Dialect::Responses),
-            (Endpoint::Chat, Dialect::Messages),
-            (Endpoint::Completion, Dialect::Native(Framing::Lines)),
-        ];
+        let own = [Endpoint::Chat, Endpoint::Completion].map(|endpoint| (endpoint, body.clone()));
+        let dialects = [Dialect::Responses, Dialect::Messages, Dialect::Native(Framing::Lines)];
         let translated =
-            shapes.into_iter().filter_map(|(endpoint, shape)| Some((endpoint, shape.read(text).ok()?.body)));
-        for (endpoint, body) in own.into_iter().chain(translated) {
+            dialects.map(|dialect| Some((translated::endpoint(dialect), dialect.read(body.clone()).ok()?.body)));
+        for (endpoint, body) in own.into_iter().chain(translated.into_iter().flatten()) {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);

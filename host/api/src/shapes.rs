@@ -7,8 +7,13 @@ use crate::wire::types::chat::{ChatChunk, ChatCompletion};
 use crate::wire::types::completions::Completion;
 use crate::wire::types::embeddings::EmbeddingList;
 use crate::wire::types::errors::ErrorResponse;
+use crate::wire::types::generate::{GenerateEvent, Generation};
+use crate::wire::types::messages::{CountedTokens, Message, MessageErrorResponse, MessageEvent};
 use crate::wire::types::models::{ModelDetails, ModelList};
-use crate::wire::types::tokens::{ClosedSession, Detokenized, SessionList, Tokenized};
+use crate::wire::types::ranking::{Reranked, ScoreList};
+use crate::wire::types::response_events::ResponseEvent;
+use crate::wire::types::responses::Response;
+use crate::wire::types::tokens::{ChatPrompt, ClosedSession, Detokenized, SessionList, Tokenized};
 
 /// What an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +28,17 @@ pub enum Shape {
     Detokenized,
     ClosedSession,
     Sessions,
+    Response,
+    ResponseEvent,
+    Message,
+    MessageEvent,
+    MessageError,
+    CountedTokens,
+    Generation,
+    GenerateEvent,
+    ChatPrompt,
+    Reranked,
+    Scores,
     Error,
 }
 
@@ -42,6 +58,17 @@ pub fn round_trip(shape: Shape, answer: &Value) -> Result<Value, serde_json::Err
         Shape::Detokenized => through::<Detokenized>(answer),
         Shape::ClosedSession => through::<ClosedSession>(answer),
         Shape::Sessions => through::<SessionList>(answer),
+        Shape::Response => through::<Response>(answer),
+        Shape::ResponseEvent => through::<ResponseEvent>(answer),
+        Shape::Message => through::<Message>(answer),
+        Shape::MessageEvent => through::<MessageEvent>(answer),
+        Shape::MessageError => through::<MessageErrorResponse>(answer),
+        Shape::CountedTokens => through::<CountedTokens>(answer),
+        Shape::Generation => through::<Generation>(answer),
+        Shape::GenerateEvent => through::<GenerateEvent>(answer),
+        Shape::ChatPrompt => through::<ChatPrompt>(answer),
+        Shape::Reranked => through::<Reranked>(answer),
+        Shape::Scores => through::<ScoreList>(answer),
         Shape::Error => through::<ErrorResponse>(answer),
     }
 }

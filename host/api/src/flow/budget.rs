@@ -108,6 +108,9 @@ impl Share {
     /// Takes more, whether or not there is room, for work that is too far to refuse: the text of generations that run.
     /// Others are refused sooner then.
     pub(crate) fn add(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.bytes += bytes as u64;
         *taken.tenants.entry(self.tenant.clone()).or_default() += bytes as u64;

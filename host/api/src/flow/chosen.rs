@@ -17,8 +17,8 @@ struct Choice {
     found: Option<(Option<String>, Found)>,
     /// The client's own timeout, as its body says: one that waits for a model that sleeps has not been read any further.
     timeout: Option<Duration>,
-    /// Names of fields that nobody knows.
-    unknown: Vec<String>,
+    /// Names of fields that nobody knows, once they are looked at.
+    unknown: Option<Vec<String>>,
 }
 
 /// Unknown fields that are noted of a body.
@@ -34,13 +34,15 @@ impl Chosen {
         self.choice().timeout = timeout.ok().flatten();
     }
 
-    /// Notes the first fields of the body that nobody knows, in the place of what was noted when it was read before.
+    /// Notes the first fields of the client's body that nobody knows. What was noted stays: later the same body is read again,
+    /// or what a translation or a policy made of it.
     pub(crate) fn note_unknown<'n>(&self, names: impl Iterator<Item = &'n str>) {
-        self.choice().unknown = names.take(UNKNOWN_FIELDS).map(|name| Shown(name).to_string()).collect();
+        let noted = || names.take(UNKNOWN_FIELDS).map(|name| Shown(name).to_string()).collect();
+        self.choice().unknown.get_or_insert_with(noted);
     }
 
     pub(crate) fn take_unknown(&self) -> Vec<String> {
-        std::mem::take(&mut self.choice().unknown)
+        self.choice().unknown.take().unwrap_or_default()
     }
 
     pub(crate) fn timeout(&self) -> Option<Duration> {

@@ -22,6 +22,9 @@ const LIFE_CYCLE_RETRY: u8 = 5;
 pub(crate) enum FlowError {
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// By the translation of the client's body, which knows the client's own names of fields.
+    #[error(transparent)]
+    Translation(RequestError),
     #[error("model is required where several are served: {}", listed(models))]
     ModelRequired { models: Vec<String> },
     /// `models`: those that the caller may use.
@@ -136,7 +139,9 @@ fn wrong_kind(model: &str, kind: ModelKind, wanted: ModelKind) -> String {
 pub(crate) enum AmendmentError {
     #[error("the amendment has {bytes} bytes, at most {max}")]
     TooLarge { bytes: usize, max: usize },
-    #[error("the amendment changes model, stream or tensors")]
+    #[error(
+        "the amendment changes model, stream or tensors, or the number of choices or the usage of a translated request"
+    )]
     AnotherKind,
     #[error(transparent)]
     Refused(#[from] FlowError),
@@ -188,7 +193,10 @@ impl FlowError {
 
     /// The same error, with fields as the client has them.
     pub(crate) fn renamed(self, names: &'static [(&'static str, &'static str)]) -> Self {
-        Self::Renamed { source: Box::new(self), names }
+        match self {
+            Self::Translation(_) => self,
+            error => Self::Renamed { source: Box::new(error), names },
+        }
     }
 
     /// The mapping from conditions to statuses, types and codes.
@@ -196,7 +204,7 @@ impl FlowError {
         let text = || self.to_string();
         let model = || Some("model".to_owned());
         match self {
-            Self::Request(error) => error.answer(),
+            Self::Request(error) | Self::Translation(error) => error.answer(),
             Self::ModelRequired { .. } | Self::WrongKind { .. } | Self::NoText(_) | Self::NoneOfKind(_) => {
                 Answer::invalid(text()).param(model())
             }
@@ -264,7 +272,7 @@ pub(crate) fn refused(refusal: &Refusal, kind: ErrorType) -> Answer {
     let retry = match refusal.status {
         408 | 409 => Retry::Never,
         429 => Retry::After(1),
-        _ => Retry::Unsaid,
+        _ => Retry::Unspecified,
     };
     let answer = Answer::new(status, kind, refusal.message.clone());
     answer.code(refusal.code.clone()).param(refusal.param.clone()).retry(retry)
@@ -388,7 +396,7 @@ mod tests {
 
     #[test]
     fn maps_every_worker_error_to_its_status() {
-        use Retry::{After, Never, Unsaid};
+        use Retry::{After, Never, Unspecified};
         let check = |error: WorkerError, status, code, retry| {
             FlowError::from(error).answer().check(status, code, retry);
         };
@@ -398,8 +406,8 @@ mod tests {
         check(WorkerError::FiltersBusy, 503, Some("overloaded"), After(1));
         let (code, message) = ("withheld".to_owned(), "not here".to_owned());
         let refusal = Refusal { status: 451, code, message, param: None };
-        check(WorkerError::Declined(Box::new(refusal)), 451, Some("withheld"), Unsaid);
-        check(WorkerError::Refused("prompt too long".into()), 400, None, Unsaid);
+        check(WorkerError::Declined(Box::new(refusal)), 451, Some("withheld"), Unspecified);
+        check(WorkerError::Refused("prompt too long".into()), 400, None, Unspecified);
         let rejection = policy::Rejection::new("not today");
         check(WorkerError::Rejected(Box::new(rejection.clone())), 503, Some("overloaded"), After(1));
         for (ms, after) in [(0, 1), (1000, 1), (1001, 2), (120_000, 120), (u64::MAX, 120)] {
@@ -407,7 +415,7 @@ mod tests {
             let rejection = policy::Rejection { code: "tier_full".into(), retry_after, ..rejection.clone() };
             check(WorkerError::Rejected(Box::new(rejection)), 503, Some("tier_full"), After(after));
         }
-        check(WorkerError::Engine("decode returned -3".into()), 500, Some("server_error"), Unsaid);
+        check(WorkerError::Engine("decode returned -3".into()), 500, Some("server_error"), Unspecified);
         check(WorkerError::QueueFull, 429, Some("queue_full"), After(1));
         check(WorkerError::SlowReader, 408, Some("slow_reader"), Never);
         check(WorkerError::DeadlineExceeded, 504, Some("deadline_exceeded"), After(5));
@@ -440,7 +448,7 @@ mod tests {
         };
         refuse(409).check(409, Some("policy_refused"), Retry::Never);
         refuse(429).check(429, Some("policy_refused"), Retry::After(1));
-        refuse(422).check(422, Some("policy_refused"), Retry::Unsaid);
+        refuse(422).check(422, Some("policy_refused"), Retry::Unspecified);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::flow::error::FlowError;
 use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::flow::validate::{self, Accepted, Draft, Validated};
+use crate::flow::validate::{self, Draft, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
 use crate::wire::error::RequestError;
 use crate::wire::json::{self, Body};
@@ -20,6 +20,8 @@ use crate::wire::translated::Translated;
 pub(crate) struct Begun<T> {
     pub(crate) response: Response,
     pub(crate) kept: T,
+    /// What is kept takes this much memory.
+    pub(crate) kept_bytes: usize,
     /// Of the request.
     pub(crate) prompt_tokens: u64,
 }
@@ -27,8 +29,17 @@ pub(crate) struct Begun<T> {
 /// # Errors
 /// Any failure before the response's head is sent.
 pub(crate) async fn respond(endpoint: Endpoint, incoming: Incoming) -> Result<Response, FlowError> {
-    let own = |text: &str| json::parse(text).map(Translated::own);
-    Ok(respond_to(endpoint, incoming, own).await?.response)
+    let own = |_: ParseContext<'_>, text: &str| json::parse(text).map(Translated::own);
+    Ok(respond_to(endpoint, Answered::Here, incoming, own).await?.response)
+}
+
+/// Who reads the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// The client.
+    Here,
+    /// A translation, which knows of one choice and reads the usage.
+    Translated,
 }
 
 /// As [`respond`], to a body that `translate` reads.
@@ -37,14 +48,16 @@ pub(crate) async fn respond(endpoint: Endpoint, incoming: Incoming) -> Result<Re
 /// Any failure before the response's head is sent.
 pub(crate) async fn respond_to<T: Send + 'static>(
     endpoint: Endpoint,
+    answered: Answered,
     mut incoming: Incoming,
-    translate: impl Fn(&str) -> Result<Translated<T>, RequestError> + Send + Sync + 'static,
+    translate: impl Fn(ParseContext<'_>, &str) -> Result<Translated<T>, RequestError> + Send + Sync + 'static,
 ) -> Result<Begun<T>, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     let read = move |context: ParseContext<'_>, text: &str| {
-        let Translated { body, kept, kept_bytes } = translate(text)?;
-        Ok((read(endpoint, context, body)?, kept, kept_bytes))
+        let Translated { body, kept, kept_bytes } = translate(context, text).map_err(FlowError::Translation)?;
+        let request = Checked { request: parse(endpoint, context, &body)?, answered };
+        Ok((validate::run(context, body, request)?.map(|checked| checked.request), kept, kept_bytes))
     };
     let (mut accepted, kept, kept_bytes) = incoming.read(from_header, read).await?;
     drop(span);
@@ -66,14 +79,7 @@ pub(crate) async fn respond_to<T: Send + 'static>(
         true => stream::respond(running, request, exchange, share).await?,
         false => unary::respond(running, request, share).await?,
     };
-    Ok(Begun { response, kept, prompt_tokens })
-}
-
-/// # Errors
-/// The first fault of the body, a validator's refusal, or 500 if a validator failed.
-fn read(endpoint: Endpoint, context: ParseContext<'_>, body: Body) -> Result<Accepted<GenerationRequest>, FlowError> {
-    let request = parse(endpoint, context, &body)?;
-    validate::run(context, body, request)
+    Ok(Begun { response, kept, kept_bytes, prompt_tokens })
 }
 
 /// # Errors
@@ -89,38 +95,51 @@ pub(crate) fn parse(
     }
 }
 
-impl Validated for GenerationRequest {
+/// A request that validators may change.
+#[derive(Debug)]
+struct Checked {
+    request: GenerationRequest,
+    answered: Answered,
+}
+
+impl Validated for Checked {
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
-        parse(self.endpoint, context, body)
+        Ok(Self { request: parse(self.request.endpoint, context, body)?, answered: self.answered })
     }
 
     fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
         let tenant = &context.caller.principal.tenant;
-        Target { tenant, model: &self.served.model.id, endpoint: self.endpoint.for_policies() }
+        let GenerationRequest { served, endpoint, .. } = &self.request;
+        Target { tenant, model: &served.model.id, endpoint: endpoint.for_policies() }
     }
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
-        let settings = &self.settings;
-        let longest = self.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+        let request = &self.request;
+        let settings = &request.settings;
+        let longest = request.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         ValidateRequest {
-            endpoint: self.endpoint.for_policies(),
-            model: self.served.model.id.clone(),
+            endpoint: request.endpoint.for_policies(),
+            model: request.served.model.id.clone(),
             tenant: context.caller.principal.tenant.clone(),
             principal: context.caller.principal.name.clone(),
             marks: draft.marks.clone(),
-            estimated_cost: self.max_total_tokens(),
+            estimated_cost: request.max_total_tokens(),
             body: draft.body.to_owned(),
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
-            max_tokens: self.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
+            max_tokens: request.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
             max_tokens_set: settings.extent.max_tokens_set,
             temperature: settings.sampling.temperature,
             top_p: settings.sampling.top_p,
-            n: u32::try_from(self.choices().count()).unwrap_or(u32::MAX),
+            n: u32::try_from(request.choices().count()).unwrap_or(u32::MAX),
             stream: settings.stream,
         }
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {
-        self.served.model.id == before.served.model.id && self.settings.stream == before.settings.stream
+        let (now, before) = (&self.request, &before.request);
+        let answers = |request: &GenerationRequest| (request.prompts.len(), request.settings.n);
+        let reads_as_well = self.answered == Answered::Here
+            || (answers(now) == answers(before) && now.settings.include_usage == before.settings.include_usage);
+        now.served.model.id == before.served.model.id && now.settings.stream == before.settings.stream && reads_as_well
     }
 }

@@ -86,7 +86,10 @@ impl Incoming {
                     reading.chosen.take_unknown().iter().for_each(|name| self.api.metrics.unknown_fields.count(name));
                     if let Some(meant) = reading.chosen.instead_of() {
                         self.exchange.set_instead_of(&meant);
-                        waiting::wake_meanwhile(&self.api, &meant);
+                        // Whoever is refused has nothing loaded.
+                        if read.is_ok() {
+                            waiting::wake_meanwhile(&self.api, &meant);
+                        }
                     }
                     return read;
                 }

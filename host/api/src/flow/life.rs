@@ -1,13 +1,13 @@
 //! The interface through which models come, go and change while the server runs. The server implements it.
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use crate::flow::adapters::{Adapter, Adapters, NotAdded, WantedAdapter};
+use crate::wire::stamp;
 
 /// What an operator asks of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -168,7 +168,7 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
         wanted: &WantedAdapter,
     ) -> Result<Arc<Adapter>, AdapterRefusal> {
         let _ = model;
-        Ok(adapters.load(wanted, now())?)
+        Ok(adapters.load(wanted, stamp::now())?)
     }
 
     /// Takes an adapter of the model of this id, whose adapters these are, from new requests. False if there is none of this name.
@@ -191,11 +191,6 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
     /// # Errors
     /// There is no such model, or too much is done at once.
     fn wake(&self, id: &str) -> Result<Woken, ModelRefusal>;
-}
-
-/// Seconds since the Unix epoch.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Of a server whose models stay what they are.

@@ -1,79 +1,54 @@
 //! Ranks documents for a query, and scores pairs of texts, by the cosines of their embeddings.
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::response::Response;
 use camshaft_core::embed::normalize;
 use camshaft_core::ids::Token;
-use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 
-use crate::flow::budget::{self, TOKEN_BYTES};
-use crate::flow::compute::{self, Asked};
+use crate::flow::budget;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
 use crate::flow::served::Served;
-use crate::flow::trace;
-use crate::flow::validate::{self, Accepted, Draft, Validated};
-use crate::flow::vectors;
-use crate::wire::adapters::wanted;
-use crate::wire::json::{self, Body};
-use crate::wire::params;
-use crate::wire::ranking::{Compared, RankedText, Ranks, Scores};
+use crate::flow::vectors::{self, Computed, Texts};
+use crate::wire::json::Body;
+use crate::wire::ranking::{Compared, RankedText, Ranking, Ranks, Scores};
+use crate::wire::types::known;
 
 /// What a number of a vector takes.
 const NUMBER_BYTES: usize = 4;
 /// What a result takes in the answer besides its document.
 const RESULT_BYTES: usize = 128;
 
-/// What is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    Ranks,
-    Scores,
-}
-
-/// A checked request.
-#[derive(Debug)]
-struct RankRequest {
-    wanted: Wanted,
-    served: Arc<Served>,
-    compared: Compared,
-    /// Of the queries, then of the documents.
-    inputs: Vec<Arc<[Token]>>,
-    timeout: Option<Duration>,
+/// # Errors
+/// Any failure before the texts are compared.
+pub(crate) async fn rank(mut incoming: Incoming) -> Result<Response, FlowError> {
+    let ready = vectors::accept(&mut incoming, ranks).await?;
+    let told = ready.more().documents.iter().flatten().map(String::len).sum();
+    let held = held_bytes(ready.count(), ready.embedder()?.dimensions) + budget::text_bytes(told);
+    let Computed { model, vectors, tokens, more } = ready.compute(&mut incoming, held).await?;
+    let render = move |share| {
+        // The query comes first, and is compared with all documents.
+        let scores = cosines(vectors, 1);
+        kept::json(&Ranks::new(model, more, &scores, tokens), share)
+    };
+    kept::rendered(incoming.share, render).await
 }
 
 /// # Errors
 /// Any failure before the texts are compared.
-pub(crate) async fn respond(wanted: Wanted, mut incoming: Incoming) -> Result<Response, FlowError> {
-    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
-    let span = trace::validate(incoming.exchange.span());
-    // Tokenizing many long texts takes a while.
-    let read = move |context: ParseContext<'_>, text: &str| read(wanted, context, text);
-    let Accepted { request, priority, .. } = incoming.read(from_header, read).await?;
-    drop(span);
-    let RankRequest { served, compared, inputs, timeout, .. } = request;
-    let (tokens, embedder) = (compute::cost(&inputs), served.embedder()?);
-    let (queries, numbers) = (compared.queries.len(), inputs.len() * embedder.dimensions as usize);
-    let texts: usize = compared.documents.iter().map(|document| document.text.len()).sum();
-    let told = if compared.return_documents { budget::text_bytes(texts) } else { texts };
-    let results = inputs.len() * RESULT_BYTES;
-    incoming.share.resize(tokens as usize * TOKEN_BYTES + numbers * NUMBER_BYTES + told + results)?;
-    let timeout = timeout.or(from_header);
-    let model = served.model.id.clone();
-    let (health, jobs) = (&served.model.health, &embedder.jobs);
-    let asked = Asked { model: &model, health, jobs, inputs, priority, unit: None, timeout };
-    let vectors = compute::compute(&mut incoming, asked).await?;
-    let render = move |share| {
-        let scores = cosines(vectors, queries);
-        match wanted {
-            Wanted::Ranks => kept::json(&Ranks::new(model, compared, &scores, tokens), share),
-            Wanted::Scores => kept::json(&Scores::new(model, &scores, tokens), share),
-        }
-    };
+pub(crate) async fn score(mut incoming: Incoming) -> Result<Response, FlowError> {
+    let ready = vectors::accept(&mut incoming, scores).await?;
+    let held = held_bytes(ready.count(), ready.embedder()?.dimensions);
+    let Computed { model, vectors, tokens, more: queries } = ready.compute(&mut incoming, held).await?;
+    let render = move |share| kept::json(&Scores::new(model, &cosines(vectors, queries), tokens), share);
     kept::rendered(incoming.share, render).await
+}
+
+/// What the vectors of so many texts take, and their results.
+fn held_bytes(texts: usize, dimensions: u32) -> usize {
+    texts * (dimensions as usize * NUMBER_BYTES + RESULT_BYTES)
 }
 
 /// Of each document's vector with its query's. The first `queries` vectors are of queries; a single one is of all documents.
@@ -89,48 +64,29 @@ fn cosines(mut vectors: Vec<Vec<f32>>, queries: usize) -> Vec<f32> {
     pairs.map(|(document, query)| cosine(document, query)).collect()
 }
 
-fn read(wanted: Wanted, context: ParseContext<'_>, text: &str) -> Result<Accepted<RankRequest>, FlowError> {
-    let body = json::parse(text)?;
-    let request = parse(wanted, context, &body)?;
-    validate::run(context, body, request)
-}
-
-fn parse(kind: Wanted, context: ParseContext<'_>, body: &Body) -> Result<RankRequest, FlowError> {
+fn ranks(context: ParseContext<'_>, body: &Body) -> Result<(Texts, Ranking), FlowError> {
     let fields = body.fields();
-    let served = context.model(&fields)?;
-    served.embedder()?;
-    if !wanted(&fields)?.is_empty() {
-        return Err(FlowError::field("lora", "lora is only for models that generate"));
-    }
-    let compared = match kind {
-        Wanted::Ranks => Compared::ranks(&fields)?,
-        Wanted::Scores => Compared::scores(&fields)?,
-    };
-    let tokens = |RankedText { path, text }: &RankedText| vectors::tokens_of(context, path, text, &served);
-    let inputs = compared.queries.iter().chain(&compared.documents).map(tokens).collect::<Result<_, _>>()?;
-    let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
-    Ok(RankRequest { wanted: kind, served, compared, inputs, timeout })
+    context.known(&fields, &known::RERANK);
+    Texts::read(context, &fields, |served| {
+        let compared = Compared::ranks(&fields)?;
+        Ok((tokens(context, &compared, served)?, compared.ranking()))
+    })
 }
 
-impl Validated for RankRequest {
-    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
-        parse(self.wanted, context, body)
-    }
+/// With the number of queries.
+fn scores(context: ParseContext<'_>, body: &Body) -> Result<(Texts, usize), FlowError> {
+    let fields = body.fields();
+    context.known(&fields, &known::SCORE);
+    Texts::read(context, &fields, |served| {
+        let compared = Compared::scores(&fields)?;
+        Ok((tokens(context, &compared, served)?, compared.queries.len()))
+    })
+}
 
-    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
-        let tenant = &context.caller.principal.tenant;
-        Target { tenant, model: &self.served.model.id, endpoint: Endpoint::Embedding }
-    }
-
-    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
-        let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
-        validate::question(context, self.target(context), draft, compute::cost(&self.inputs), longest)
-    }
-
-    fn is_same_kind(&self, before: &Self) -> bool {
-        self.served.model.id == before.served.model.id
-    }
+/// Of the queries, then of the documents.
+fn tokens(context: ParseContext<'_>, compared: &Compared, served: &Served) -> Result<Vec<Arc<[Token]>>, FlowError> {
+    let tokens = |RankedText { path, text }: &RankedText| vectors::tokens_of(context, path, text, served);
+    compared.queries.iter().chain(&compared.documents).map(tokens).collect()
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@ mod parts;
 mod usage;
 pub(crate) mod whole;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use camshaft_core::message::FinishReason;
 use serde::Serialize;
 
 use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::wire::stamp;
 use usage::UsageObject;
 
 /// The fields that all objects of one response share.
@@ -43,12 +42,12 @@ struct Object<'a, C> {
 impl Envelope {
     fn new(request: &GenerationRequest) -> Self {
         let prefix = match request.endpoint {
-            Endpoint::Chat => "chatcmpl",
-            Endpoint::Completion => "cmpl",
+            Endpoint::Chat => "chatcmpl-",
+            Endpoint::Completion => "cmpl-",
         };
         Self {
-            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
+            id: stamp::id(prefix),
+            created: stamp::now(),
             model: request.model_name().to_owned(),
             fingerprint: request.served.fingerprint.clone(),
             session: request.settings.session.as_ref().map(|session| session.as_str().to_owned()),

@@ -3,6 +3,7 @@ use axum::response::Response;
 use camshaft_core::ids::Token;
 use serde::Serialize;
 
+use crate::flow::budget;
 use crate::flow::chat::{self, MESSAGES};
 use crate::flow::context::ParseContext;
 use crate::flow::error::{FlowError, TokenCount};
@@ -12,9 +13,10 @@ use crate::flow::prompt::Rendered;
 use crate::wire::dialect::{self, Dialect};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
+use crate::wire::types::known;
 
-/// What a token takes: its id, and its text in the answer.
-const TOKEN_BYTES: usize = 16;
+/// What an id takes: as a number, and as text in the answer.
+const ID_BYTES: usize = 16;
 
 #[derive(Debug, Serialize)]
 struct Prompt {
@@ -35,11 +37,14 @@ struct Count {
 /// the tokens.
 pub(crate) async fn template(mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
-    let read = |context: ParseContext<'_>, text: &str| render(context, &json::parse(text)?);
+    let read = |context: ParseContext<'_>, text: &str| {
+        let body = json::parse(text)?;
+        context.known(&body.fields(), &known::CHAT);
+        render(context, &body)
+    };
     let Rendered { text, tokens } = incoming.read(from_header, read).await?;
     incoming.spend(tokens.len() as u64)?;
-    // The text, and its copy in the answer.
-    incoming.share.grow(2 * text.len() + tokens.len() * TOKEN_BYTES)?;
+    incoming.share.grow(budget::text_bytes(text.len()) + tokens.len() * ID_BYTES)?;
     let answer = Prompt { prompt: text, tokens };
     kept::rendered(incoming.share, move |share| kept::json(&answer, share)).await
 }
@@ -56,7 +61,13 @@ async fn count(mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     // While it is translated, both are there.
     incoming.share.grow(json::parsed_bytes(&incoming.text))?;
-    let read = |context: ParseContext<'_>, text: &str| render(context, &dialect::counted_chat(text)?);
+    let read = |context: ParseContext<'_>, text: &str| {
+        let chat = json::parse(text).and_then(|body| {
+            context.known(&body.fields(), &known::COUNT_TOKENS);
+            dialect::counted_chat(body)
+        });
+        render(context, &chat.map_err(FlowError::Translation)?)
+    };
     let Rendered { tokens, .. } = incoming.read(from_header, read).await?;
     incoming.spend(tokens.len() as u64)?;
     kept::json(&Count { input_tokens: tokens.len() }, incoming.share)

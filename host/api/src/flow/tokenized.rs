@@ -30,8 +30,7 @@ enum At {
 pub(crate) fn respond(tokenized: Tokenized, share: Share) -> Response {
     let held = tokenized.tokens.capacity() * size_of::<Token>()
         + tokenized.offsets.as_ref().map_or(0, Vec::capacity) * size_of::<Offsets>();
-    let mut at = At::Tokens(0);
-    let bytes: usize = std::iter::from_fn(|| tokenized.piece(&mut at)).map(|piece| piece.len()).sum();
+    let bytes = tokenized.bytes();
     let mut at = At::Tokens(0);
     let pieces = std::iter::from_fn(move || tokenized.piece(&mut at));
     let body = match bytes {
@@ -42,6 +41,16 @@ pub(crate) fn respond(tokenized: Tokenized, share: Share) -> Response {
 }
 
 impl Tokenized {
+    /// Length of the answer's text.
+    fn bytes(&self) -> usize {
+        let list = |entries: usize, inner: usize| 2 + inner + entries.saturating_sub(1);
+        let digits = |number: u32| number.checked_ilog10().unwrap_or(0) as usize + 1;
+        let tokens = list(self.tokens.len(), self.tokens.iter().map(|token| digits(token.0)).sum());
+        let pair = |(start, end): &Offsets| 3 + digits(*start) + digits(*end);
+        let offsets = self.offsets.as_ref().map_or("null".len(), |all| list(all.len(), all.iter().map(pair).sum()));
+        r#"{"tokens":,"offsets":}"#.len() + tokens + offsets
+    }
+
     /// The next part of the answer's text; `None` behind the last one.
     fn piece(&self, at: &mut At) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(PIECE_BYTES + 64);

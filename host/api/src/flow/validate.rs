@@ -66,6 +66,12 @@ pub(crate) struct Accepted<R> {
     pub(crate) context: RequestContext,
 }
 
+impl<R> Accepted<R> {
+    pub(crate) fn map<S>(self, to: impl FnOnce(R) -> S) -> Accepted<S> {
+        Accepted { request: to(self.request), priority: self.priority, context: self.context }
+    }
+}
+
 /// Calls every validator in turn. Parses an amended body again before the next validator sees it.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What requests wait for, within their deadlines: among others for models that sleep, which they wake.
+//! Waits within a request's deadline; wakes sleeping models.
 use std::time::Instant;
 
 use camshaft_core::message::WorkerError;

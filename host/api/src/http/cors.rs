@@ -7,7 +7,7 @@ use axum::response::Response;
 use std::time::Duration;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use crate::http::request_id::X_REQUEST_ID;
+use crate::http::request_id::{REQUEST_ID, X_REQUEST_ID};
 use crate::wire::answer::X_SHOULD_RETRY;
 use crate::wire::params::TIMEOUT_HEADER;
 use crate::wire::quota_headers;
@@ -53,7 +53,7 @@ fn layer(origins: &[String]) -> CorsLayer {
         AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
     };
     let read = quota_headers::NAMES.map(HeaderName::from_static);
-    let read = read.into_iter().chain([X_REQUEST_ID, X_SHOULD_RETRY, header::RETRY_AFTER]);
+    let read = read.into_iter().chain([X_REQUEST_ID, REQUEST_ID, X_SHOULD_RETRY, header::RETRY_AFTER]);
     CorsLayer::new()
         .allow_origin(origin)
         .allow_methods([Method::GET, Method::POST])
@@ -62,7 +62,7 @@ fn layer(origins: &[String]) -> CorsLayer {
         .max_age(PREFLIGHT)
 }
 
-/// Middleware around the layer: also allows the headers of OpenAI's SDKs that the browser asks for.
+/// Middleware around the layer: also allows the headers of the SDKs that the browser asks for.
 async fn allow_sdk(request: Request, next: Next) -> Response {
     let asked = match *request.method() {
         Method::OPTIONS => request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned(),

@@ -13,7 +13,7 @@ use crate::flow::embeddings;
 use crate::flow::generate;
 use crate::flow::incoming::Incoming;
 use crate::flow::predict::{self as predictions, Protocol};
-use crate::flow::ranking::{self, Wanted};
+use crate::flow::ranking;
 use crate::flow::rendered;
 use crate::flow::request::Endpoint;
 use crate::flow::session::{self, Closed};
@@ -47,11 +47,11 @@ pub(crate) async fn generate(incoming: Incoming) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn rerank(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(ranking::respond(Wanted::Ranks, incoming).await?)
+    Ok(ranking::rank(incoming).await?)
 }
 
 pub(crate) async fn score(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(ranking::respond(Wanted::Scores, incoming).await?)
+    Ok(ranking::score(incoming).await?)
 }
 
 pub(crate) async fn template(incoming: Incoming) -> Result<Response, ApiError> {

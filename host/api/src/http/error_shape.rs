@@ -4,6 +4,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
+use crate::http::request_id::REQUEST_ID;
 use crate::http::{open_inference, paths};
 use crate::wire::answer::ErrorNote;
 use crate::wire::anthropic_error;
@@ -31,7 +32,7 @@ impl ErrorShape {
 
     /// The header in which clients of the protocol look for the id of any request, besides the one that all responses have.
     pub(crate) fn id_header(self) -> Option<HeaderName> {
-        (self == Self::Messages).then_some(HeaderName::from_static("request-id"))
+        (self == Self::Messages).then_some(REQUEST_ID)
     }
 
     /// Gives a failed request's response the body that clients of the protocol read. `id`: of the request.

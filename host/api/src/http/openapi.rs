@@ -1,5 +1,5 @@
 //! `GET /openapi.json`: what the public listener serves, made of the wire types; and `GET /docs`, which shows it.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Extension;
 use axum::body::Bytes;
@@ -10,13 +10,24 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use crate::http::error_shape::ErrorShape;
+use crate::http::paths;
+use crate::wire::anthropic_error;
 use crate::wire::types::chat::{ChatChunk, ChatCompletion, ChatRequest};
 use crate::wire::types::completions::{Completion, CompletionRequest};
 use crate::wire::types::embeddings::{EmbeddingList, EmbeddingRequest};
 use crate::wire::types::errors::{ERRORS, ErrorResponse};
+use crate::wire::types::generate::{GenerateEvent, GenerateRequest, Generation};
+use crate::wire::types::messages::{
+    CountTokensRequest, CountedTokens, Message, MessageErrorResponse, MessageEvent, MessagesRequest,
+};
 use crate::wire::types::models::{ModelDetails, ModelList, TensorModelInfo};
+use crate::wire::types::ranking::{RerankRequest, Reranked, ScoreList, ScoreRequest};
+use crate::wire::types::response_events::ResponseEvent;
+use crate::wire::types::responses::{self, ResponsesRequest};
 use crate::wire::types::tokens::{
-    CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest, Tokenized,
+    ChatPrompt, CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest,
+    Tokenized,
 };
 
 const JSON: &str = "application/json";
@@ -80,6 +91,32 @@ fn described(route: &PublicRoute) -> Described {
             posting("Continues a text or tokens", of::<CompletionRequest>, Typed(of::<Completion>)),
             of::<Completion>,
         ),
+        ("POST", paths::RESPONSES) => {
+            let responses = Typed(of::<responses::Response>);
+            chunks(
+                posting("Answers a conversation (OpenAI's Responses API)", of::<ResponsesRequest>, responses),
+                of::<ResponseEvent>,
+            )
+        }
+        ("POST", paths::MESSAGES) => {
+            let message = Typed(of::<Message>);
+            chunks(
+                posting("Answers a conversation (Anthropic's Messages API)", of::<MessagesRequest>, message),
+                of::<MessageEvent>,
+            )
+        }
+        ("POST", paths::COUNT_TOKENS) => {
+            posting("Counts the tokens of a conversation", of::<CountTokensRequest>, Typed(of::<CountedTokens>))
+        }
+        ("POST", paths::GENERATE | paths::GENERATE_ALIAS) => chunks(
+            posting("Continues a text or tokens, without choices", of::<GenerateRequest>, Typed(of::<Generation>)),
+            of::<GenerateEvent>,
+        ),
+        ("POST", paths::TEMPLATE) => {
+            posting("The prompt that a conversation makes", of::<ChatRequest>, Typed(of::<ChatPrompt>))
+        }
+        ("POST", paths::RERANK) => posting("Ranks documents", of::<RerankRequest>, Typed(of::<Reranked>)),
+        ("POST", paths::SCORE) => posting("Scores pairs of texts", of::<ScoreRequest>, Typed(of::<ScoreList>)),
         ("POST", "/v1/embeddings" | "/embeddings") => {
             posting("Vectors of texts", of::<EmbeddingRequest>, Typed(of::<EmbeddingList>))
         }
@@ -153,9 +190,17 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         let entry = paths.entry(path).or_insert_with(|| json!({}));
         entry[route.method.as_str().to_lowercase()] = operation;
     }
-    let one =
-        |(status, text): (String, String)| (status, json!({"description": text, "content": {JSON: {"schema": error}}}));
-    let responses: Map<String, Value> = by_status().map(one).collect();
+    let message_error = of::<MessageErrorResponse>(&mut generator);
+    let shapes = [(None, &error), (Some(ErrorShape::Messages), &message_error)];
+    let responses: Map<String, Value> = shapes
+        .into_iter()
+        .flat_map(|(shape, schema)| {
+            by_status(shape).map(move |(status, text)| {
+                let response = json!({"description": text, "content": {JSON: {"schema": schema}}});
+                (error_name(shape, &status), response)
+            })
+        })
+        .collect();
     let errors: Vec<Value> = ERRORS
         .iter()
         .flat_map(|row| row.codes.iter().map(move |code| (row, code)))
@@ -166,7 +211,7 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         "info": {
             "title": "Camshaft",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Shapes are OpenAI's where OpenAI has them. docs/api.md says what each field means.",
+            "description": "Shapes are OpenAI's where OpenAI has them, and Anthropic's under /v1/messages. docs/api.md says what each field means.",
         },
         "paths": paths,
         "components": {
@@ -181,11 +226,27 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
     })
 }
 
-/// What each status of the table stands for. Several rows may have one.
-fn by_status() -> impl Iterator<Item = (String, String)> {
+/// What each status stands for, in the shape of errors of a path. Several rows of the table may have one.
+fn by_status(shape: Option<ErrorShape>) -> impl Iterator<Item = (String, String)> {
     let mut all: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    ERRORS.iter().for_each(|row| all.entry(row.status.to_string()).or_default().push(row.when));
+    for row in ERRORS {
+        let status = |code: &Option<&str>| match shape {
+            Some(ErrorShape::Messages) => anthropic_error::of_answer(row.status, code.unwrap_or_default()).0,
+            Some(ErrorShape::OpenInference) | None => row.status,
+        };
+        for status in row.codes.iter().map(status).collect::<BTreeSet<u16>>() {
+            all.entry(status.to_string()).or_default().push(row.when);
+        }
+    }
     all.into_iter().map(|(status, when)| (status, when.join(" ")))
+}
+
+/// The name of the error with this status.
+fn error_name(shape: Option<ErrorShape>, status: &str) -> String {
+    match shape {
+        Some(ErrorShape::Messages) => format!("messages-{status}"),
+        Some(ErrorShape::OpenInference) | None => status.to_owned(),
+    }
 }
 
 fn operation(route: &PublicRoute, parameters: Vec<Value>, generator: &mut SchemaGenerator) -> Value {
@@ -200,11 +261,13 @@ fn operation(route: &PublicRoute, parameters: Vec<Value>, generator: &mut Schema
         content[EVENTS] = json!({"schema": {"type": "string"}, "x-event": schema});
     }
     let mut responses = json!({"200": {"description": summary, "content": content}});
-    for (status, _) in by_status() {
-        responses[&status] = json!({"$ref": format!("#/components/responses/{status}")});
+    let shape = ErrorShape::of(route.path);
+    let error = |status: &str| json!({"$ref": format!("#/components/responses/{}", error_name(shape, status))});
+    for (status, _) in by_status(shape) {
+        responses[&status] = error(&status);
     }
     // A policy chooses its statuses.
-    responses["default"] = json!({"$ref": "#/components/responses/500"});
+    responses["default"] = error("500");
     let mut operation = json!({"summary": summary, "responses": responses});
     if !parameters.is_empty() {
         operation["parameters"] = Value::Array(parameters);

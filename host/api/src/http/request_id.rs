@@ -1,7 +1,11 @@
 //! The request id of every response: the client's, if it sent an acceptable one.
 use axum::http::{HeaderMap, HeaderName};
 
+use crate::wire::stamp;
+
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look for it.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const MAX_CHARS: usize = 128;
 
 /// The client's id, or a fresh one.
@@ -9,7 +13,7 @@ pub(crate) fn of(headers: &HeaderMap) -> String {
     let sent = headers.get(X_REQUEST_ID).and_then(|value| value.to_str().ok());
     match sent.filter(|id| is_sane(id)) {
         Some(id) => id.to_owned(),
-        None => format!("req_{:032x}", rand::random::<u128>()),
+        None => stamp::id("req_"),
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// No header, because the status says enough.
-    Unsaid,
+    Unspecified,
     /// The request would fail again.
     Never,
     /// After this many seconds.
@@ -97,7 +97,7 @@ impl Answer {
             Cow::Owned(cut) => cut,
         };
         let object = ErrorObject { message, kind, param: None, code: None };
-        Self { status, object, retry: Retry::Unsaid, rejection: None, detail: None, standings: None }
+        Self { status, object, retry: Retry::Unspecified, rejection: None, detail: None, standings: None }
     }
 
     /// 400.
@@ -139,7 +139,7 @@ impl Answer {
             if let Some(rest) = object.message.strip_prefix(param.as_str()) {
                 object.message = format!("{own}{rest}");
             }
-            // Within it the client's has other parts.
+            // Drops the rest of the path: the client's field has other members.
             object.param = Some((*own).to_owned());
         }
         self
@@ -261,7 +261,7 @@ impl IntoResponse for Answer {
         let mut response = (status, axum::Json(ErrorBody { error: object })).into_response();
         let headers = response.headers_mut();
         match retry {
-            Retry::Unsaid => None,
+            Retry::Unspecified => None,
             Retry::Never => headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false")),
             Retry::After(seconds) => headers.insert(RETRY_AFTER, HeaderValue::from(u16::from(seconds))),
         };

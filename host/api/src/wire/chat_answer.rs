@@ -72,6 +72,27 @@ pub(crate) struct CompletionDetails {
     pub(crate) reasoning_tokens: u64,
 }
 
+/// How far a stream is that is written in another shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing was written.
+    New,
+    Begun,
+    /// The last event was written.
+    Ended,
+}
+
+impl Stage {
+    /// Begins a stream. Whether it is new.
+    pub(crate) fn begin(&mut self) -> bool {
+        let is_new = *self == Self::New;
+        if is_new {
+            *self = Self::Begun;
+        }
+        is_new
+    }
+}
+
 /// The error object that ends a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -84,7 +105,7 @@ pub(crate) struct StreamError {
 }
 
 impl StreamError {
-    /// A stream that ended in no order.
+    /// Of a stream that ended without its last frame.
     pub(crate) fn cut() -> Self {
         let message = "the stream ended before the generation was done".to_owned();
         Self { message, kind: "server_error".to_owned(), param: None, code: Some("server_error".to_owned()) }

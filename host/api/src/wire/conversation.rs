@@ -97,8 +97,8 @@ fn content(mut texts: Vec<String>) -> Value {
     }
 }
 
-/// An object of these members, which are moved into it.
-fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
+/// An object of these members, which are moved into it: `json!` copies them.
+pub(crate) fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
     Value::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
@@ -113,17 +113,17 @@ mod tests {
 
     #[test]
     fn what_an_assistant_thinks_says_and_calls_in_one_turn_is_one_message() {
-        let mut talk = Conversation::default();
-        talk.say("user", text("weather?"));
-        talk.thought("I look.");
-        talk.said(text("One moment."), None);
-        talk.called("c1".into(), "look".into(), "{}".into());
-        talk.called("c2".into(), "look".into(), "{\"a\":1}".into());
-        talk.result("c1".into(), "rain".into());
-        talk.said(text("It rains."), None);
-        talk.said(text("A lot."), None);
-        talk.thought("Again.");
-        talk.said(Vec::new(), Some("no".into()));
+        let mut conversation = Conversation::default();
+        conversation.say("user", text("weather?"));
+        conversation.thought("I look.");
+        conversation.said(text("One moment."), None);
+        conversation.called("c1".into(), "look".into(), "{}".into());
+        conversation.called("c2".into(), "look".into(), "{\"a\":1}".into());
+        conversation.result("c1".into(), "rain".into());
+        conversation.said(text("It rains."), None);
+        conversation.said(text("A lot."), None);
+        conversation.thought("Again.");
+        conversation.said(Vec::new(), Some("no".into()));
         let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}});
         let expected = json!([
             {"role": "user", "content": "weather?"},
@@ -134,17 +134,17 @@ mod tests {
             {"role": "assistant", "content": "A lot."},
             {"role": "assistant", "content": null, "reasoning_content": "Again.", "refusal": "no"},
         ]);
-        assert_eq!(Value::Array(talk.messages()), expected);
+        assert_eq!(Value::Array(conversation.messages()), expected);
     }
 
     #[test]
     fn several_texts_are_parts() {
-        let mut talk = Conversation::default();
-        talk.say("system", vec!["a".into(), "b".into()]);
-        talk.say("user", Vec::new());
+        let mut conversation = Conversation::default();
+        conversation.say("system", vec!["a".into(), "b".into()]);
+        conversation.say("user", Vec::new());
         let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
         assert_eq!(
-            talk.messages(),
+            conversation.messages(),
             [json!({"role": "system", "content": parts}), json!({"role": "user", "content": ""})]
         );
     }

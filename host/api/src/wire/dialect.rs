@@ -6,9 +6,10 @@ mod responses;
 
 use crate::wire::chat_answer::{ChatAnswer, StreamError};
 use crate::wire::error::RequestError;
-use crate::wire::json::{self, Body};
-use crate::wire::sse::{self, Frame};
+use crate::wire::json::Body;
+use crate::wire::sse::{self, Frame, Pieces};
 use crate::wire::translated::Translated;
+use crate::wire::types::known::{self, Known};
 
 pub(crate) use native::Framing;
 
@@ -40,12 +41,11 @@ pub(crate) enum Events {
 }
 
 impl Dialect {
-    /// Reads a request and translates it.
+    /// Translates a request.
     ///
     /// # Errors
     /// 400 that names the field, as the client has it.
-    pub(crate) fn read(self, text: &str) -> Result<Translated<Asked>, RequestError> {
-        let body = json::parse(text)?;
+    pub(crate) fn read(self, body: Body) -> Result<Translated<Asked>, RequestError> {
         Ok(match self {
             Self::Responses => responses::Responses::read(body)?.map(Asked::Responses),
             Self::Messages => messages::Messages::read(body)?.map(Asked::Messages),
@@ -61,14 +61,23 @@ impl Dialect {
             Self::Native(_) => native::NAMES,
         }
     }
+
+    /// The fields that a request may have.
+    pub(crate) fn known(self) -> &'static Known {
+        match self {
+            Self::Responses => &known::RESPONSES,
+            Self::Messages => &known::MESSAGES,
+            Self::Native(_) => &known::GENERATE,
+        }
+    }
 }
 
 /// The chat whose prompt Anthropic's `count_tokens` counts.
 ///
 /// # Errors
 /// 400 that names the field, as the client has it.
-pub(crate) fn counted_chat(text: &str) -> Result<Body, RequestError> {
-    messages::counted(json::parse(text)?)
+pub(crate) fn counted_chat(body: Body) -> Result<Body, RequestError> {
+    messages::counted(body)
 }
 
 impl Asked {
@@ -111,19 +120,16 @@ impl Asked {
     }
 }
 
-/// The last frame of a stream without an error.
-const DONE: &str = "[DONE]";
-
 impl Events {
     /// Translates a frame of the stream that the serving endpoint writes.
-    pub(crate) fn take(&mut self, out: &mut Vec<u8>, frame: &Frame) {
+    pub(crate) fn take(&mut self, out: &mut Pieces, frame: &Frame<'_>) {
         match frame {
             Frame::Comment(text) => match self {
-                Self::Responses(_) => sse::say(out, text),
+                Self::Responses(_) => sse::say(out.next(), text),
                 Self::Messages(events) => events.comment(out, text),
                 Self::Native(events) => events.comment(out, text),
             },
-            Frame::Data(data) if data == DONE => match self {
+            Frame::Done => match self {
                 Self::Responses(events) => events.end(out),
                 Self::Messages(events) => events.end(out),
                 Self::Native(events) => events.end(out),
@@ -136,8 +142,8 @@ impl Events {
         }
     }
 
-    /// Ends a stream that the serving endpoint did not end in order.
-    pub(crate) fn fail(&mut self, out: &mut Vec<u8>, error: StreamError) {
+    /// Ends a stream that ended without its last frame.
+    pub(crate) fn fail(&mut self, out: &mut Pieces, error: StreamError) {
         self.chunk(out, ChatAnswer { error: Some(error), ..ChatAnswer::default() });
     }
 
@@ -150,15 +156,15 @@ impl Events {
         }
     }
 
-    /// Bytes of the texts that are kept until the end.
-    pub(crate) fn text_bytes(&self) -> usize {
+    /// What the stream takes in memory besides the request, at most.
+    pub(crate) fn held_bytes(&self) -> usize {
         match self {
-            Self::Responses(events) => events.text_bytes(),
+            Self::Responses(events) => events.held_bytes(),
             Self::Messages(_) | Self::Native(_) => 0,
         }
     }
 
-    fn chunk(&mut self, out: &mut Vec<u8>, chunk: ChatAnswer) {
+    fn chunk(&mut self, out: &mut Pieces, chunk: ChatAnswer) {
         match self {
             Self::Responses(events) => events.chunk(out, chunk),
             Self::Messages(events) => events.chunk(out, chunk),

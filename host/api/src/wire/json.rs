@@ -15,9 +15,9 @@ use crate::wire::merge_patch;
 pub(crate) const VALUES: usize = 65_536;
 /// What a value takes in memory, at most, besides its text; and what an object and a list take besides their members, of
 /// which there is room for some from the first one on.
-const VALUE_BYTES: usize = 112;
-const OBJECT_BYTES: usize = 512;
-const LIST_BYTES: usize = 320;
+pub(crate) const VALUE_BYTES: usize = 112;
+pub(crate) const OBJECT_BYTES: usize = 512;
+pub(crate) const LIST_BYTES: usize = 320;
 /// What an id takes while it is read and checked.
 const ID_BYTES: usize = 8;
 

@@ -1,12 +1,11 @@
 //! `/v1/rerank` and `/v1/score`: the texts that are compared, and the answers.
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use camshaft_core::limits::{RANKED, Range};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::wire::error::RequestError;
 use crate::wire::fields::{Fields, wrong_type};
+use crate::wire::stamp;
 
 /// A text, with its path in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +21,18 @@ pub(crate) struct Compared {
     pub(crate) documents: Vec<RankedText>,
     /// One for all documents, or one for each.
     pub(crate) queries: Vec<RankedText>,
-    /// How many of the best are told.
+    /// Results returned, best first.
     pub(crate) top_n: usize,
     pub(crate) return_documents: bool,
+}
+
+/// What the answer to a request to rank needs of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ranking {
+    /// Their texts, if the answer has them.
+    pub(crate) documents: Option<Vec<String>>,
+    /// Results returned, best first.
+    top_n: usize,
 }
 
 /// Fields that would change the answer.
@@ -50,6 +58,12 @@ impl Compared {
             documents,
             return_documents: fields.flag("return_documents")?.unwrap_or(false),
         })
+    }
+
+    /// What is left of a request to rank once its texts are tokens.
+    pub(crate) fn ranking(self) -> Ranking {
+        let texts = || self.documents.into_iter().map(|document| document.text).collect();
+        Ranking { documents: self.return_documents.then(texts), top_n: self.top_n }
     }
 
     /// Pairs of texts, as vLLM has them: one with each of the others, or as many with as many.
@@ -158,20 +172,16 @@ impl RankUsage {
 
 impl Ranks {
     /// The best first; of equal ones, the first in the request. `tokens`: of all texts.
-    pub(crate) fn new(model: String, compared: Compared, scores: &[f32], tokens: u64) -> Self {
-        let Compared { documents, top_n, return_documents, .. } = compared;
-        let mut results: Vec<Rank> = documents
-            .into_iter()
-            .zip(scores)
-            .enumerate()
-            .map(|(index, (document, &relevance_score))| {
-                let document = return_documents.then_some(Document { text: document.text });
-                Rank { index, relevance_score, document }
-            })
-            .collect();
+    pub(crate) fn new(model: String, Ranking { documents, top_n }: Ranking, scores: &[f32], tokens: u64) -> Self {
+        let mut documents = documents.map(Vec::into_iter);
+        let rank = |(index, &relevance_score): (usize, &f32)| {
+            let document = documents.as_mut().and_then(Iterator::next).map(|text| Document { text });
+            Rank { index, relevance_score, document }
+        };
+        let mut results: Vec<Rank> = scores.iter().enumerate().map(rank).collect();
         results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
         results.truncate(top_n);
-        Self { id: id("rerank"), object: "list", model, results, usage: RankUsage::of(tokens) }
+        Self { id: stamp::id("rerank-"), object: "list", model, results, usage: RankUsage::of(tokens) }
     }
 }
 
@@ -179,13 +189,15 @@ impl Scores {
     /// `tokens`: of all texts.
     pub(crate) fn new(model: String, scores: &[f32], tokens: u64) -> Self {
         let data = scores.iter().enumerate().map(|(index, &score)| Score { index, object: "score", score }).collect();
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        Self { id: id("score"), object: "list", created, model, data, usage: RankUsage::of(tokens) }
+        Self {
+            id: stamp::id("score-"),
+            object: "list",
+            created: stamp::now(),
+            model,
+            data,
+            usage: RankUsage::of(tokens),
+        }
     }
-}
-
-fn id(kind: &str) -> String {
-    format!("{kind}-{:032x}", rand::random::<u128>())
 }
 
 #[cfg(test)]
@@ -245,10 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn only_texts_that_the_answer_has_are_kept() {
+        let ranking = |asked: bool| {
+            let body = json!({"query": "q", "documents": ["a", "b"], "return_documents": asked});
+            read(Compared::ranks, &body).unwrap().ranking().documents
+        };
+        assert_eq!((ranking(false), ranking(true)), (None, Some(vec!["a".to_owned(), "b".to_owned()])));
+    }
+
+    #[test]
     fn the_best_documents_come_first_and_equal_ones_in_their_order() {
         let body = json!({"query": "q", "documents": ["a", "b", "c", "d"], "top_n": 3, "return_documents": true});
-        let compared = read(Compared::ranks, &body).unwrap();
-        let ranks = serde_json::to_value(Ranks::new("m".into(), compared, &[0.5, 1.0, 0.5, -1.0], 7)).unwrap();
+        let ranking = read(Compared::ranks, &body).unwrap().ranking();
+        let ranks = serde_json::to_value(Ranks::new("m".into(), ranking, &[0.5, 1.0, 0.5, -1.0], 7)).unwrap();
         let expected = json!([
             {"index": 1, "relevance_score": 1.0, "document": {"text": "b"}},
             {"index": 0, "relevance_score": 0.5, "document": {"text": "a"}},

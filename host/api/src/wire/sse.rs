@@ -1,4 +1,9 @@
-//! Writes server-sent events (WHATWG HTML, section 9.2).
+//! Writes server-sent events, and reads those that this server has written (WHATWG HTML, section 9.2).
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io::Write as _;
+
+use axum::body::Bytes;
 use serde::Serialize;
 
 /// The last frame of a stream without an error.
@@ -6,26 +11,32 @@ pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
 /// A comment, which clients skip. It keeps proxies from closing a silent connection.
 pub(crate) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
+const FRAME_END: &[u8] = b"\n\n";
+const DATA: &[u8] = b"data: ";
+/// A piece that has reached this size takes no further event.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// Appends a comment with a name and a number.
 pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
-    say(out, &format!("{name}: {number}"));
+    // Writing into memory never fails.
+    let _ = write!(out, ": {name}: {number}\n\n");
 }
 
 /// Appends a comment of one line.
 pub(crate) fn say(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(format!(": {text}\n\n").as_bytes());
+    let _ = write!(out, ": {text}\n\n");
 }
 
 /// Appends an event with `payload` as JSON.
 pub(crate) fn write<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
     let start = out.len();
-    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(DATA);
     // Compact JSON has no raw line breaks: in strings they are escaped, and elsewhere there are none.
     if serde_json::to_writer(&mut *out, payload).is_err() {
         out.truncate(start);
         return;
     }
-    out.extend_from_slice(b"\n\n");
+    out.extend_from_slice(FRAME_END);
 }
 
 /// Appends `payload` as a line of JSON, for clients that read no events.
@@ -41,7 +52,7 @@ pub(crate) fn line<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
 /// Appends an event with a name, and `payload` as JSON.
 pub(crate) fn write_named<T: Serialize>(out: &mut Vec<u8>, name: &str, payload: &T) {
     let start = out.len();
-    out.extend_from_slice(format!("event: {name}\n").as_bytes());
+    let _ = writeln!(out, "event: {name}");
     let data = out.len();
     write(out, payload);
     if out.len() == data {
@@ -49,12 +60,54 @@ pub(crate) fn write_named<T: Serialize>(out: &mut Vec<u8>, name: &str, payload: 
     }
 }
 
+/// A stream on its way to the client, in pieces: short events are sent together, and each long one is freed once it is sent.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    complete: VecDeque<Bytes>,
+    open: Vec<u8>,
+}
+
+impl Pieces {
+    /// Where the next event is written.
+    pub(crate) fn next(&mut self) -> &mut Vec<u8> {
+        if self.open.len() >= PIECE_BYTES {
+            self.complete.push_back(Bytes::from(std::mem::take(&mut self.open)));
+        }
+        &mut self.open
+    }
+
+    /// The next piece to send.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
+        let open = || (!self.open.is_empty()).then(|| Bytes::from(std::mem::take(&mut self.open)));
+        self.complete.pop_front().or_else(open)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.complete.is_empty() && self.open.is_empty()
+    }
+}
+
 /// A frame of a stream that this server has written.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame<'a> {
     /// Without its colon.
-    Comment(String),
-    Data(String),
+    Comment(Cow<'a, str>),
+    Data(Cow<'a, str>),
+    /// The last frame of a stream without an error.
+    Done,
+}
+
+impl<'a> Frame<'a> {
+    /// `bytes`: without the empty line at its end.
+    fn of(bytes: &'a [u8]) -> Self {
+        if DONE.strip_suffix(FRAME_END) == Some(bytes) {
+            return Self::Done;
+        }
+        match bytes.strip_prefix(DATA) {
+            Some(data) => Self::Data(String::from_utf8_lossy(data)),
+            None => Self::Comment(String::from_utf8_lossy(bytes.strip_prefix(b":").unwrap_or(bytes).trim_ascii())),
+        }
+    }
 }
 
 /// Splits a stream that this server has written into its frames.
@@ -64,21 +117,18 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    /// Passes each frame to `read` that is complete with these bytes.
+    pub(crate) fn push(&mut self, bytes: &[u8], mut read: impl FnMut(&Frame<'_>)) {
+        // What was unread before has no end; its last byte may begin one.
+        let (mut begin, mut from) = (0, self.unread.len().saturating_sub(1));
         self.unread.extend_from_slice(bytes);
-    }
-
-    /// The frames that are complete.
-    pub(crate) fn complete(&mut self) -> Vec<Frame> {
-        let Some(end) = self.unread.windows(2).rposition(|pair| pair == b"\n\n") else { return Vec::new() };
-        let rest = self.unread.split_off(end + 2);
-        let complete = std::mem::replace(&mut self.unread, rest);
-        let text = String::from_utf8_lossy(&complete);
-        let frame = |frame: &str| match frame.strip_prefix("data: ") {
-            Some(data) => Frame::Data(data.to_owned()),
-            None => Frame::Comment(frame.trim_start_matches(':').trim().to_owned()),
-        };
-        text.split_terminator("\n\n").map(frame).collect()
+        while let Some(length) = self.unread[from..].windows(2).position(|pair| pair == FRAME_END) {
+            let end = from + length;
+            read(&Frame::of(&self.unread[begin..end]));
+            begin = end + FRAME_END.len();
+            from = begin;
+        }
+        self.unread.drain(..begin);
     }
 }
 
@@ -146,17 +196,32 @@ mod tests {
         write(&mut stream, &json!({"a": "x\n\ny"}));
         stream.extend_from_slice(KEEP_ALIVE);
         stream.extend_from_slice(DONE);
-        let data = |text: &str| Frame::Data(text.to_owned());
-        let said = |text: &str| Frame::Comment(text.to_owned());
-        let expected = [said("x-queue-position: 3"), data("{\"a\":\"x\\n\\ny\"}"), said("keep-alive"), data("[DONE]")];
+        let expected = ["said x-queue-position: 3", "data {\"a\":\"x\\n\\ny\"}", "said keep-alive", "done"];
         for cut in 0..stream.len() {
-            let mut frames = Frames::default();
-            frames.push(&stream[..cut]);
-            let mut got = frames.complete();
-            frames.push(&stream[cut..]);
-            got.extend(frames.complete());
+            let (mut frames, mut got) = (Frames::default(), Vec::new());
+            for part in [&stream[..cut], &stream[cut..]] {
+                frames.push(part, |frame| {
+                    got.push(match frame {
+                        Frame::Comment(text) => format!("said {text}"),
+                        Frame::Data(data) => format!("data {data}"),
+                        Frame::Done => "done".to_owned(),
+                    });
+                });
+            }
             assert_eq!(got, expected, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn short_events_are_sent_together_and_long_ones_alone() {
+        let mut pieces = Pieces::default();
+        for bytes in [PIECE_BYTES - 1, 1, PIECE_BYTES + 1, 5, 6] {
+            pieces.next().extend(std::iter::repeat_n(b'x', bytes));
+        }
+        assert!(!pieces.is_empty());
+        let sizes: Vec<usize> = std::iter::from_fn(|| pieces.take()).map(|piece| piece.len()).collect();
+        assert_eq!(sizes, [PIECE_BYTES, PIECE_BYTES + 1, 11]);
+        assert!(pieces.is_empty());
     }
 
     #[test]

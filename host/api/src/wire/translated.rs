@@ -1,9 +1,10 @@
 //! A body that was written for one endpoint, as another one reads it.
-use serde::Serialize;
+use serde_json::{Map, Value};
 
 use crate::wire::error::RequestError;
 use crate::wire::json::{self, Body};
 use crate::wire::taken::Taken;
+use crate::wire::types::refused::RefusedFields;
 
 /// A body for the endpoint that serves it, and what its answer needs to know.
 #[derive(Debug)]
@@ -27,32 +28,43 @@ impl Translated<()> {
     }
 }
 
-/// What a JSON value takes in memory, at most.
-pub(crate) fn held_bytes(value: &impl Serialize) -> usize {
-    serde_json::to_string(value).map_or(0, |text| json::parsed_bytes(&text))
+/// What the members of a JSON object take in memory, at most: as much as [`json::parsed_bytes`] counts for their text.
+pub(crate) fn held_bytes(map: &Map<String, Value>) -> usize {
+    let member = |(name, value): (&String, &Value)| name.len() + value_bytes(value);
+    json::OBJECT_BYTES + map.iter().map(member).sum::<usize>()
 }
 
-/// Refuses fields of the endpoint that serves the request, where the client's own has other names for them: ignored, they would
-/// silently change the answer.
+fn value_bytes(value: &Value) -> usize {
+    json::VALUE_BYTES
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(list) => json::LIST_BYTES + list.iter().map(value_bytes).sum::<usize>(),
+            Value::Object(map) => held_bytes(map),
+        }
+}
+
+/// Refuses fields that this endpoint does not have: ignored, they would silently change the answer.
 ///
 /// # Errors
-/// 400 that says which field to use instead.
-pub(crate) fn refuse_foreign(fields: &Taken, names: &[(&str, &str)]) -> Result<(), RequestError> {
-    match names.iter().find(|(name, _)| fields.has(name)) {
+/// 400 that says which field to use instead, or why there is none.
+pub(crate) fn refuse(fields: &Taken, refused: &RefusedFields) -> Result<(), RequestError> {
+    match refused.iter().find(|(name, _)| fields.has(name)) {
         None => Ok(()),
-        Some((name, instead)) => {
-            Err(RequestError::field(*name, format!("{name} is no field of this endpoint: use {instead}")))
-        }
+        Some((name, why)) => Err(RequestError::field(*name, why.message(name))),
     }
 }
 
-/// Refuses fields that are not supported.
-///
-/// # Errors
-/// 400 that says why.
-pub(crate) fn refuse_unsupported(fields: &Taken, names: &[(&str, &str)]) -> Result<(), RequestError> {
-    match names.iter().find(|(name, _)| fields.has(name)) {
-        None => Ok(()),
-        Some((name, why)) => Err(RequestError::field(*name, format!("{name} is not supported: {why}"))),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_tree_takes_no_more_than_was_counted_for_its_text() {
+        let value = json!({"a": [1, null, "text", {"b": [], "c": {}}], "d": true, "e": "x".repeat(1000)});
+        let counted = json::parsed_bytes(&value.to_string());
+        let held = held_bytes(value.as_object().unwrap());
+        assert!(held <= counted && held > 1000 + 9 * json::VALUE_BYTES, "{held} of {counted}");
     }
 }

@@ -72,7 +72,7 @@ const SDK_HEADERS: &str = "authorization, content-type, user-agent, idempotency-
     x-stainless-runtime-version, x-stainless-retry-count, x-stainless-timeout, x-stainless-new, x-request-timeout";
 
 #[tokio::test]
-async fn regression_a_page_may_send_what_openais_sdk_sends_and_read_what_it_reads() {
+async fn regression_a_page_may_send_what_the_sdks_send_and_read_what_they_read() {
     let good = "https://chat.example.org";
     let router = camshaft_api::public_router(Server::new().api, from(good));
     let ask = async |asked: &'static str| {
@@ -95,7 +95,7 @@ async fn regression_a_page_may_send_what_openais_sdk_sends_and_read_what_it_read
     let quotas = ["limit", "remaining", "reset"]
         .iter()
         .flat_map(|what| ["requests", "tokens"].map(|unit| format!("x-ratelimit-{what}-{unit}")));
-    for name in quotas.chain(["x-should-retry", "retry-after", "x-request-id"].map(str::to_owned)) {
+    for name in quotas.chain(["x-should-retry", "retry-after", "x-request-id", "request-id"].map(str::to_owned)) {
         assert!(readable.split(',').any(|one| one == name), "{name}: {readable}");
     }
 }

@@ -13,7 +13,7 @@ use camshaft_api::backend::{Backend, ConfiguredSampling, GenerateBackend, Model,
 use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_api::{
     AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
-    ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
+    ModelControl, ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, InfillTokens, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::family::detect::FamilyName;
@@ -142,6 +142,9 @@ pub(crate) const LIMITS: ApiLimits = ApiLimits {
     max_duration: None,
 };
 
+/// The models, what holds up their tokenizers, and how they come and go.
+type Parts = (Vec<Model>, Arc<Hold>, Arc<dyn ModelControl>);
+
 pub(crate) struct Server {
     pub(crate) api: Arc<Api>,
     pub(crate) pool: Pool,
@@ -172,20 +175,25 @@ impl Server {
 
     pub(crate) fn over(rules: Rules, pool: Pool) -> Self {
         let fine = || Reloaded { changed: vec!["queue".to_owned()], ..Reloaded::default() };
-        Self::controlled(rules, pool, NoControl(fine))
+        Self::controlled(rules, pool, NoControl(fine), Arc::new(FixedModels))
     }
 
     pub(crate) fn reloading(reload: fn() -> Reloaded) -> Self {
-        Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload))
+        Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload), Arc::new(FixedModels))
+    }
+
+    /// As [`Server::new`], with models that come and go as `life` says.
+    pub(crate) fn living(life: Arc<dyn ModelControl>, rules: Rules) -> Self {
+        Self::controlled(rules, Pool::run(Box::new(hello)), NoControl(Reloaded::default), life)
     }
 
     /// Serves these models, none of which has the pool.
     pub(crate) fn serving(rules: Rules, models: Vec<Model>) -> Self {
         let pool = Pool::run(Box::new(hello));
-        Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default()))
+        Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default(), Arc::new(FixedModels)))
     }
 
-    fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
+    fn controlled(rules: Rules, pool: Pool, control: NoControl, life: Arc<dyn ModelControl>) -> Self {
         let hold = Arc::new(Hold::default());
         let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
         let sampling = ConfiguredSampling::default();
@@ -212,15 +220,15 @@ impl Server {
             }),
         };
         let models = vec![model("demo"), model("org/secret")];
-        Self::assembled(rules, pool, control, (models, hold))
+        Self::assembled(rules, pool, control, (models, hold, life))
     }
 
-    fn assembled(rules: Rules, pool: Pool, control: NoControl, (models, hold): (Vec<Model>, Arc<Hold>)) -> Self {
+    fn assembled(rules: Rules, pool: Pool, control: NoControl, (models, hold, life): Parts) -> Self {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let api = Api::new(ApiOptions {
             models,
-            life: Arc::new(FixedModels),
+            life,
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
             limits: LIMITS,
@@ -290,19 +298,49 @@ fn check_shape(path: &str, reply: &Reply) {
         "/v1/chat/completions" | "/chat" if streamed => Shape::ChatChunk,
         "/v1/chat/completions" | "/chat" => Shape::ChatCompletion,
         "/v1/completions" => Shape::Completion,
+        "/v1/responses" if streamed => Shape::ResponseEvent,
+        "/v1/responses" => Shape::Response,
+        "/v1/messages" if streamed => Shape::MessageEvent,
+        "/v1/messages" => Shape::Message,
+        "/v1/messages/count_tokens" => Shape::CountedTokens,
+        "/v1/generate" | "/generate" if streamed => Shape::GenerateEvent,
+        "/v1/generate" | "/generate" => Shape::Generation,
+        "/v1/chat/template" => Shape::ChatPrompt,
+        "/v1/rerank" => Shape::Reranked,
+        "/v1/score" => Shape::Scores,
         "/v1/tokenize" => Shape::Tokenized,
         "/v1/detokenize" => Shape::Detokenized,
         "/v1/session/close" => Shape::ClosedSession,
         _ => return,
     };
     let check = |answer: &Value| {
-        let shape = if answer["error"].is_object() { Shape::Error } else { shape };
-        assert_eq!(round_trip(shape, answer).as_ref().ok(), Some(answer), "{shape:?}");
+        let shape = match shape {
+            // Its events say of themselves that they are errors.
+            Shape::MessageEvent => shape,
+            Shape::Message | Shape::CountedTokens if answer["type"] == "error" => Shape::MessageError,
+            _ if answer["error"].is_object() && answer["object"] != "response" => Shape::Error,
+            _ => shape,
+        };
+        assert_eq!(round_trip(shape, answer).as_ref().map_err(ToString::to_string), Ok(answer), "{shape:?}: {answer}");
     };
     match streamed {
+        true if matches!(shape, Shape::ResponseEvent | Shape::MessageEvent) => {
+            named(&reply.text).iter().for_each(|(_, event)| check(event));
+        }
         true => reply.events().0.iter().for_each(check),
         false => check(&reply.json()),
     }
+}
+
+/// The names and the payloads of a stream's events.
+pub(crate) fn named(text: &str) -> Vec<(String, Value)> {
+    let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
+    let event = |frame: &str| {
+        let (name, data) = frame.split_once('\n').expect("two lines");
+        let name = name.strip_prefix("event: ").expect("a name").to_owned();
+        (name, serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap())
+    };
+    frames.map(event).collect()
 }
 
 impl Reply {

@@ -28,3 +28,4 @@ mod streaming;
 mod surface;
 mod tools;
 mod validators;
+mod waking;

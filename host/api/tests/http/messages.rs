@@ -1,12 +1,12 @@
 //! Anthropic's Messages API over HTTP: answers, streams, errors in its shape.
-use camshaft_core::message::{FinishReason, WorkerError};
+use camshaft_core::ids::Token;
+use camshaft_core::message::{FinishReason, Start, WorkerError};
 use camshaft_core::policy::{AuthOutcome, ValidateOutcome};
 use serde_json::{Value, json};
 
-use crate::fixture::{CONTEXT, Reply, Server, merged, request};
+use crate::fixture::{CONTEXT, Reply, Server, merged, named, request};
 use crate::policies::{Rules, refusal};
 use crate::pool::{Step, hello};
-use crate::responses::named;
 
 impl Server {
     async fn message(&self, more: Value) -> Reply {
@@ -117,6 +117,49 @@ async fn errors_have_anthropics_shape_whoever_finds_them() {
     assert_eq!(busy.anthropic_error(529).0, "overloaded_error");
     let internal = failing(WorkerError::Engine("secret".into())).message(json!({})).await;
     assert_eq!(internal.anthropic_error(500), ("api_error".to_owned(), "the engine failed".to_owned()));
+}
+
+#[tokio::test]
+async fn regression_a_refusal_of_the_translators_names_the_clients_field_once() {
+    let check = async |more: Value, expected: &str| {
+        let (_, message) = Server::new().message(more).await.anthropic_error(400);
+        assert_eq!(message, expected);
+    };
+    let path = "messages[0].content is required";
+    check(json!({"messages": [{"role": "user"}]}), path).await;
+    let stop = "stop is no field of this endpoint: use stop_sequences";
+    check(json!({"stop": ["x"]}), stop).await;
+    let effort = "output_config.effort must be none, minimal, low, medium, high, xhigh or max, got \"much\"";
+    check(json!({"output_config": {"effort": "much"}}), effort).await;
+    let body = json!({"model": "demo", "messages": [{"role": "user"}]});
+    let (_, message) = Server::new().post("/v1/messages/count_tokens", body).await.anthropic_error(400);
+    assert_eq!(message, path);
+}
+
+#[tokio::test]
+async fn a_last_message_of_the_assistants_is_continued() {
+    let prompt = |start: &Start| -> String {
+        start.prompt.iter().filter(|token| token.0 < 256).map(|Token(byte)| *byte as u8 as char).collect()
+    };
+    for content in [json!("It is"), json!([{"type": "text", "text": "It"}, {"type": "text", "text": " is"}])] {
+        let server = Server::new();
+        let begun = json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]});
+        let reply = server.message(begun).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.json()["content"], json!([{"type": "text", "text": "Hello"}]), "what follows it alone");
+        assert_eq!(prompt(&server.start()), "[user]hi[assistant]It is");
+    }
+    let call =
+        json!([{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "t", "name": "look", "input": {}}]);
+    for content in [json!(" "), json!([]), call] {
+        let begun = json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]});
+        let (_, message) = Server::new().message(begun).await.anthropic_error(400);
+        let expected =
+            "messages[1].content must be a text and nothing else, because the answer continues the last message";
+        assert_eq!(message, expected);
+    }
+    let count = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It"}]});
+    assert_eq!(Server::new().post("/v1/messages/count_tokens", count).await.json(), json!({"input_tokens": 23}));
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! OpenAI's Responses API over HTTP: what reaches the pool, and what comes back.
+use camshaft_api::ApiLimits;
 use camshaft_core::ids::Token;
+use camshaft_core::limits::MESSAGES;
 use camshaft_core::message::{FinishReason, WorkerError};
 use camshaft_core::policy::ValidateOutcome;
 use serde_json::{Value, json};
 
-use crate::fixture::{Server, merged};
+use crate::fixture::{LIMITS, Server, merged, named};
 use crate::policies::{Rules, refusal};
 use crate::pool::{Step, hello};
 
@@ -12,17 +14,6 @@ impl Server {
     async fn respond(&self, more: Value) -> crate::fixture::Reply {
         self.post("/v1/responses", merged(json!({"model": "demo", "input": "hi"}), more)).await
     }
-}
-
-/// The names and the payloads of a stream's events.
-pub(crate) fn named(text: &str) -> Vec<(String, Value)> {
-    let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
-    let event = |frame: &str| {
-        let (name, data) = frame.split_once('\n').expect("two lines");
-        let name = name.strip_prefix("event: ").expect("a name").to_owned();
-        (name, serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap())
-    };
-    frames.map(event).collect()
 }
 
 #[tokio::test]
@@ -103,12 +94,43 @@ async fn errors_name_fields_as_the_client_has_them() {
     check(json!({"previous_response_id": "resp_1"}), 400, stored_shape, stored).await;
     let (shape, _) = Server::new().respond(json!({"input": "x".repeat(200)})).await.error(400);
     assert_eq!(shape, "invalid_request_error context_length_exceeded input");
-    let many: Vec<Value> = vec![json!({"role": "user", "content": "x"}); 4097];
-    let (shape, message) = Server::new().respond(json!({"input": many})).await.error(413);
-    assert_eq!(shape, "invalid_request_error request_too_large -", "{message}");
     assert_eq!(
         Server::new().respond(json!({"model": "none"})).await.error(404).0,
         "invalid_request_error model_not_found model"
+    );
+}
+
+#[tokio::test]
+async fn regression_a_refusal_of_the_translators_names_the_clients_field_once() {
+    let check = async |more: Value, expected: (&str, &str)| {
+        let (shape, message) = Server::new().respond(more).await.error(400);
+        assert_eq!((shape.as_str(), message.as_str()), expected);
+    };
+    let foreign = "max_tokens is no field of this endpoint: use max_output_tokens";
+    check(json!({"max_tokens": 3}), ("invalid_request_error - max_tokens", foreign)).await;
+    let newer = "max_completion_tokens is no field of this endpoint: use max_output_tokens";
+    check(json!({"max_completion_tokens": 3}), ("invalid_request_error - max_completion_tokens", newer)).await;
+    let messages = "messages is no field of this endpoint: use input";
+    check(json!({"messages": []}), ("invalid_request_error - messages", messages)).await;
+    let path = ("invalid_request_error - input[1].content", "input[1].content is required");
+    check(json!({"input": [{"role": "user", "content": "a"}, {"role": "user"}]}), path).await;
+    let effort = "reasoning.effort must be none, minimal, low, medium, high, xhigh or max, got \"much\"";
+    check(json!({"reasoning": {"effort": "much"}}), ("invalid_request_error - reasoning.effort", effort)).await;
+}
+
+#[tokio::test]
+async fn an_input_has_as_many_items_as_a_chat_has_messages_and_not_one_more() {
+    let server = Server::new();
+    server.api.set_limits(ApiLimits { body_bytes: 1 << 20, bodies_bytes: 1 << 30, ..LIMITS });
+    let items = |count: usize| {
+        let input: Vec<Value> = vec![json!({"role": "user", "content": "x"}); count];
+        json!({"input": input, "truncate_prompt_tokens": 50})
+    };
+    assert_eq!(server.respond(items(MESSAGES)).await.status, 200);
+    let (shape, message) = server.respond(items(MESSAGES + 1)).await.error(400);
+    assert_eq!(
+        (shape.as_str(), message.as_str()),
+        ("invalid_request_error - input", "input may hold at most 4096, got 4097")
     );
 }
 
@@ -144,6 +166,18 @@ async fn validators_see_a_chat_and_change_it() {
     assert_eq!(server.start().max_tokens, 7);
     let (shape, _) = server.respond(json!({"input": "bad"})).await.error(400);
     assert!(shape.starts_with("invalid_request_error policy_refused"), "{shape}");
+}
+
+#[tokio::test]
+async fn regression_a_validator_cannot_change_how_a_translated_request_is_answered() {
+    for patch in [r#"{"n":2}"#, r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":false}}"#] {
+        let server = Server::with(Rules::default().validator(move |_| ValidateOutcome::Amend(patch.into())), hello);
+        let reply = server.respond(json!({"stream": true})).await;
+        assert_eq!(reply.error(500).1, "a validator policy failed", "{patch}");
+        // A chat is answered as it was amended.
+        let chat = json!({"stream": true, "stream_options": {"include_usage": true}});
+        assert_eq!(server.chat(chat).await.status, 200, "{patch}");
+    }
 }
 
 #[tokio::test]

@@ -15,9 +15,9 @@ use crate::wire::translated::Translated;
 /// What the chat endpoint calls the fields of this one.
 pub(super) const NAMES: &[(&str, &str)] = &[
     ("stop", "stop_sequences"),
-    ("messages", "messages"),
     ("response_format", "output_config.format"),
-    ("reasoning_effort", "thinking"),
+    ("reasoning_effort", "output_config.effort"),
+    ("continue_final_message", "messages"),
     ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
 ];
 

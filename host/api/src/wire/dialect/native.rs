@@ -5,32 +5,29 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::wire::chat_answer::{ChatAnswer, StreamError, Usage};
+use crate::wire::chat_answer::{ChatAnswer, Stage, StreamError, Usage};
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
 use crate::wire::json::Body;
 use crate::wire::lists::{IdLists, Lists};
-use crate::wire::sse;
+use crate::wire::sse::{self, Pieces};
+use crate::wire::stamp;
 use crate::wire::taken::Taken;
-use crate::wire::translated::{Translated, refuse_foreign};
+use crate::wire::translated::{Translated, refuse};
+use crate::wire::types::generate::REFUSED;
 
 /// What the completion endpoint calls the fields of this one. Its errors name `prompt` for tokens, too.
 pub(super) const NAMES: &[(&str, &str)] = &[];
-const FOREIGN: &[(&str, &str)] = &[
-    ("messages", "prompt, or /v1/chat/completions"),
-    ("input", "prompt or tokens"),
-    ("text", "prompt or tokens"),
-    ("stream_options", "stream: the last event carries the usage"),
-    ("best_of", "/v1/completions"),
-];
+/// What the name of an answer begins with.
+const ID: &str = "gen-";
 const NDJSON: &str = "application/x-ndjson";
 const EVENT_STREAM: &str = "text/event-stream";
 
 /// How a stream is written, which the client's `Accept` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Nothing was said: whole, or in events if the body asks for a stream.
-    Unsaid,
+    /// Neither of the others: whole, or in events if the body asks for a stream.
+    Unspecified,
     Events,
     /// JSON, one object a line.
     Lines,
@@ -45,7 +42,7 @@ impl Framing {
             kind if kind.eq_ignore_ascii_case(EVENT_STREAM) => Some(Self::Events),
             _ => None,
         };
-        kinds.filter_map(framing).next().unwrap_or(Self::Unsaid)
+        kinds.filter_map(framing).next().unwrap_or(Self::Unspecified)
     }
 }
 
@@ -63,8 +60,8 @@ impl Native {
     pub(super) fn read(body: Body, framing: Framing) -> Result<Translated<Self>, RequestError> {
         let (map, lists) = body.into_parts();
         let mut fields = Taken::of_body(map);
-        refuse_foreign(&fields, FOREIGN)?;
-        let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unsaid);
+        refuse(&fields, REFUSED)?;
+        let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unspecified);
         let (prompt, lists) = prompt(&mut fields, lists)?;
         if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
             return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
@@ -88,9 +85,9 @@ impl Native {
     }
 
     pub(super) fn events(self, prompt_tokens: u64) -> Events {
-        let id = id();
         let Self { framing, session, .. } = self;
-        Events { id, framing, session, prompt_tokens, begun: false, ended: false, finish_reason: None, usage: None }
+        let (id, stage) = (stamp::id(ID), Stage::New);
+        Events { id, framing, session, prompt_tokens, stage, finish_reason: None, usage: None }
     }
 
     /// A whole answer.
@@ -100,7 +97,7 @@ impl Native {
     pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
         let choice = answer.choices.into_iter().next().unwrap_or_default();
         serde_json::to_vec(&Answer {
-            id: id(),
+            id: stamp::id(ID),
             object: "generation",
             created: answer.created,
             model: &answer.model,
@@ -131,10 +128,6 @@ fn prompt(fields: &mut Taken, mut lists: Lists) -> Result<(Value, Lists), Reques
         }
         (None, Some(other)) => Err(wrong_type("tokens", "a list of token ids", &other)),
     }
-}
-
-fn id() -> String {
-    format!("gen-{:032x}", rand::random::<u128>())
 }
 
 #[derive(Debug, Serialize)]
@@ -177,8 +170,7 @@ pub(crate) struct Events {
     framing: Framing,
     session: Option<String>,
     prompt_tokens: u64,
-    begun: bool,
-    ended: bool,
+    stage: Stage,
     finish_reason: Option<String>,
     usage: Option<Usage>,
 }
@@ -226,19 +218,19 @@ struct ErrorObject<'a> {
 
 impl Events {
     pub(crate) fn ended(&self) -> bool {
-        self.ended
+        self.stage == Stage::Ended
     }
 
-    pub(crate) fn comment(&self, out: &mut Vec<u8>, text: &str) {
+    pub(crate) fn comment(&self, out: &mut Pieces, text: &str) {
         match self.framing {
             Framing::Lines => self.write(out, &Event::Comment { text }),
-            Framing::Events | Framing::Unsaid => sse::say(out, text),
+            Framing::Events | Framing::Unspecified => sse::say(out.next(), text),
         }
     }
 
-    pub(crate) fn chunk(&mut self, out: &mut Vec<u8>, chunk: ChatAnswer) {
+    pub(crate) fn chunk(&mut self, out: &mut Pieces, chunk: ChatAnswer) {
         if let Some(StreamError { message, kind, param, code }) = &chunk.error {
-            self.ended = true;
+            self.stage = Stage::Ended;
             let error = ErrorObject { message, kind, param: param.as_deref(), code: code.as_deref() };
             self.write(out, &Failed { error });
             return;
@@ -253,18 +245,18 @@ impl Events {
     }
 
     /// The completion's last chunk was the one before.
-    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
-        self.ended = true;
+    pub(crate) fn end(&mut self, out: &mut Pieces) {
+        self.stage = Stage::Ended;
         let usage = self.usage.unwrap_or_default().into();
         let (finish_reason, session_id) = (self.finish_reason.as_deref(), self.session.as_deref());
         self.write(out, &Event::End { finish_reason, session_id, usage });
         if self.framing != Framing::Lines {
-            out.extend_from_slice(sse::DONE);
+            out.next().extend_from_slice(sse::DONE);
         }
     }
 
-    fn begin(&mut self, out: &mut Vec<u8>, chunk: &ChatAnswer) {
-        if std::mem::replace(&mut self.begun, true) {
+    fn begin(&mut self, out: &mut Pieces, chunk: &ChatAnswer) {
+        if !self.stage.begin() {
             return;
         }
         let (id, session_id, prompt_tokens) = (self.id.as_str(), self.session.as_deref(), self.prompt_tokens);
@@ -272,10 +264,10 @@ impl Events {
         self.write(out, &start);
     }
 
-    fn write(&self, out: &mut Vec<u8>, event: &impl Serialize) {
+    fn write(&self, out: &mut Pieces, event: &impl Serialize) {
         match self.framing {
-            Framing::Lines => sse::line(out, event),
-            Framing::Events | Framing::Unsaid => sse::write(out, event),
+            Framing::Lines => sse::line(out.next(), event),
+            Framing::Events | Framing::Unspecified => sse::write(out.next(), event),
         }
     }
 }

@@ -4,10 +4,12 @@ mod items;
 mod output;
 mod request;
 mod tools;
+mod whole;
 
 use serde_json::{Map, Value};
 
 pub(super) use events::Events;
+use output::Head;
 
 use crate::wire::chat_answer::ChatAnswer;
 use crate::wire::error::RequestError;
@@ -28,6 +30,7 @@ pub(crate) struct Responses {
     pub(super) stream: bool,
     model: String,
     echo: Map<String, Value>,
+    echo_bytes: usize,
 }
 
 impl Responses {
@@ -35,12 +38,13 @@ impl Responses {
     /// 400 that names the field.
     pub(super) fn read(body: Body) -> Result<Translated<Self>, RequestError> {
         let request::Request { chat, echo, stream, model } = request::read(body)?;
-        let kept_bytes = held_bytes(&echo) + model.len();
-        Ok(Translated { body: chat.into(), kept: Self { stream, model, echo }, kept_bytes })
+        let echo_bytes = held_bytes(&echo) + model.len();
+        let kept = Self { stream, model, echo, echo_bytes };
+        Ok(Translated { body: chat.into(), kept, kept_bytes: echo_bytes })
     }
 
     pub(super) fn events(self) -> Events {
-        Events::new(self.model, self.echo, false)
+        Events::new(Head::new(self.model, self.echo), self.echo_bytes)
     }
 
     /// A whole answer.
@@ -48,11 +52,6 @@ impl Responses {
     /// # Errors
     /// It cannot be written.
     pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
-        let mut events = Events::new(self.model, self.echo, true);
-        // The events say nothing that the response does not.
-        let mut unsent = Vec::new();
-        events.chunk(&mut unsent, answer);
-        events.end(&mut unsent);
-        events.response()
+        whole::write(Head::new(self.model, self.echo), answer)
     }
 }

@@ -9,11 +9,16 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::wire::json;
 use crate::wire::sse::Frames;
+
+fn read(dialect: Dialect, request: &Value) -> Result<Translated<Asked>, RequestError> {
+    dialect.read(json::parse(&request.to_string()).unwrap())
+}
 
 /// The body that the serving endpoint reads.
 fn body_of(dialect: Dialect, request: &Value) -> Result<Value, String> {
-    let read = dialect.read(&request.to_string()).map_err(|error| error.to_string())?;
+    let read = read(dialect, request).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(&read.body).unwrap())
 }
 
@@ -23,17 +28,21 @@ fn refusal(dialect: Dialect, request: &Value) -> String {
 }
 
 /// The stream that a client reads where the serving endpoint writes `frames`.
-fn stream_of(dialect: Dialect, request: &Value, frames: &[Frame]) -> String {
-    let mut events = dialect.read(&request.to_string()).unwrap().kept.events(21);
-    let mut out = Vec::new();
+fn stream_of(dialect: Dialect, request: &Value, frames: &[Frame<'_>]) -> String {
+    let mut events = read(dialect, request).unwrap().kept.events(21);
+    let mut out = Pieces::default();
     frames.iter().for_each(|frame| events.take(&mut out, frame));
     assert!(events.ended());
-    stable(&String::from_utf8(out).unwrap())
+    stable(&text_of(out))
+}
+
+fn text_of(mut out: Pieces) -> String {
+    String::from_utf8(std::iter::from_fn(|| out.take()).flatten().collect()).unwrap()
 }
 
 /// The answer that a client reads where the serving endpoint gives `answer`.
 fn answer_of(dialect: Dialect, request: &Value, answer: &Value) -> Value {
-    let asked = dialect.read(&request.to_string()).unwrap().kept;
+    let asked = read(dialect, request).unwrap().kept;
     let text = String::from_utf8(asked.answer(answer.to_string().as_bytes()).unwrap()).unwrap();
     serde_json::from_str(&stable(&text)).unwrap()
 }
@@ -80,25 +89,25 @@ fn stable(text: &str) -> String {
 }
 
 /// A chunk of a chat.
-fn chunk(delta: &Value, finish_reason: Option<&str>) -> Frame {
+fn chunk(delta: &Value, finish_reason: Option<&str>) -> Frame<'static> {
     let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason});
     data(&json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "demo",
         "choices": [choice], "usage": null}))
 }
 
-fn data(value: &Value) -> Frame {
-    Frame::Data(value.to_string())
+fn data(value: &Value) -> Frame<'static> {
+    Frame::Data(value.to_string().into())
 }
 
 /// The chunks of a chat between those that every stream has. `finish_reason`: how it ends.
-fn chat(deltas: &[Value], finish_reason: &str) -> Vec<Frame> {
+fn chat(deltas: &[Value], finish_reason: &str) -> Vec<Frame<'static>> {
     let first = chunk(&json!({"role": "assistant", "content": "", "refusal": null}), None);
     let mut frames = vec![first];
     frames.extend(deltas.iter().map(|delta| chunk(delta, None)));
     frames.push(chunk(&json!({}), Some(finish_reason)));
     frames.push(data(&json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_700_000_000,
         "model": "demo", "choices": [], "usage": usage()})));
-    frames.push(Frame::Data("[DONE]".to_owned()));
+    frames.push(Frame::Done);
     frames
 }
 
@@ -136,7 +145,7 @@ fn calls() -> Vec<Value> {
 }
 
 /// The error that ends a stream.
-fn failure(kind: &str, code: &str) -> Frame {
+fn failure(kind: &str, code: &str) -> Frame<'static> {
     data(&json!({"error": {"message": "it failed", "type": kind, "param": null, "code": code}}))
 }
 
@@ -146,18 +155,17 @@ fn frames_that_arrive_in_pieces_give_the_same_stream() {
     let frames = chat(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop");
     let mut written = Vec::new();
     for frame in &frames {
-        let Frame::Data(data) = frame else { continue };
-        written.extend_from_slice(format!("data: {data}\n\n").as_bytes());
+        match frame {
+            Frame::Data(data) => written.extend_from_slice(format!("data: {data}\n\n").as_bytes()),
+            Frame::Done | Frame::Comment(_) => written.extend_from_slice(sse::DONE),
+        }
     }
     let expected = stream_of(Dialect::Responses, &request, &frames);
     for size in [1, 7, 100] {
-        let mut events = Dialect::Responses.read(&request.to_string()).unwrap().kept.events(21);
-        let (mut split, mut out) = (Frames::default(), Vec::new());
-        for piece in written.chunks(size) {
-            split.push(piece);
-            split.complete().iter().for_each(|frame| events.take(&mut out, frame));
-        }
-        assert_eq!(stable(&String::from_utf8(out).unwrap()), expected, "in pieces of {size}");
+        let mut events = read(Dialect::Responses, &request).unwrap().kept.events(21);
+        let (mut split, mut out) = (Frames::default(), Pieces::default());
+        written.chunks(size).for_each(|piece| split.push(piece, |frame| events.take(&mut out, frame)));
+        assert_eq!(stable(&text_of(out)), expected, "in pieces of {size}");
     }
 }
 
@@ -171,12 +179,12 @@ fn a_stream_that_is_cut_ends_with_an_error() {
             }
             Dialect::Native(_) => json!({"prompt": "hi"}),
         };
-        let mut events = dialect.read(&request.to_string()).unwrap().kept.events(21);
-        let mut out = Vec::new();
+        let mut events = read(dialect, &request).unwrap().kept.events(21);
+        let mut out = Pieces::default();
         events.take(&mut out, &chunk(&json!({"content": "Hel"}), None));
         assert!(!events.ended());
         events.fail(&mut out, StreamError::cut());
-        let text = String::from_utf8(out).unwrap();
+        let text = text_of(out);
         assert!(events.ended() && text.contains("the stream ended before"), "{text}");
     }
 }

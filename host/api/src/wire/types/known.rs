@@ -8,9 +8,19 @@ use schemars::{JsonSchema, Schema};
 use super::chat::ChatRequest;
 use super::completions::CompletionRequest;
 use super::embeddings::EmbeddingRequest;
+use super::generate::GenerateRequest;
+use super::messages::{CountTokensRequest, MessagesRequest};
+use super::ranking::{RerankRequest, ScoreRequest};
+use super::responses::ResponsesRequest;
 use super::tokens::{CloseSessionRequest, DetokenizeRequest, TokenizeRequest};
 
 pub(crate) static CHAT: LazyLock<Known> = LazyLock::new(Known::of::<ChatRequest>);
+pub(crate) static RESPONSES: LazyLock<Known> = LazyLock::new(|| Known::over::<ResponsesRequest>(&CHAT));
+pub(crate) static MESSAGES: LazyLock<Known> = LazyLock::new(|| Known::over::<MessagesRequest>(&CHAT));
+pub(crate) static COUNT_TOKENS: LazyLock<Known> = LazyLock::new(|| Known::over::<CountTokensRequest>(&CHAT));
+pub(crate) static GENERATE: LazyLock<Known> = LazyLock::new(|| Known::over::<GenerateRequest>(&COMPLETIONS));
+pub(crate) static RERANK: LazyLock<Known> = LazyLock::new(Known::of::<RerankRequest>);
+pub(crate) static SCORE: LazyLock<Known> = LazyLock::new(Known::of::<ScoreRequest>);
 pub(crate) static COMPLETIONS: LazyLock<Known> = LazyLock::new(Known::of::<CompletionRequest>);
 pub(crate) static EMBEDDINGS: LazyLock<Known> = LazyLock::new(Known::of::<EmbeddingRequest>);
 pub(crate) static TOKENIZE: LazyLock<Known> = LazyLock::new(Known::of::<TokenizeRequest>);
@@ -22,6 +32,13 @@ pub(crate) static CLOSE_SESSION: LazyLock<Known> = LazyLock::new(Known::of::<Clo
 pub(crate) struct Known(BTreeSet<String>);
 
 impl Known {
+    /// Those of a type, and those of the endpoint that serves its requests: what the first lacks is passed on.
+    fn over<T: JsonSchema>(served: &Self) -> Self {
+        let Self(mut names) = Self::of::<T>();
+        names.extend(served.0.iter().cloned());
+        Self(names)
+    }
+
     fn of<T: JsonSchema>() -> Self {
         let properties = schema::<T>();
         let names = properties.get("properties").and_then(|properties| properties.as_object());

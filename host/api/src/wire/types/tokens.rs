@@ -1,4 +1,4 @@
-//! `/v1/tokenize`, `/v1/detokenize` and the sessions.
+//! `/v1/tokenize`, `/v1/detokenize`, `/v1/chat/template` and the sessions.
 use camshaft_core::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,14 @@ pub(crate) struct DetokenizeRequest {
 pub(crate) struct Detokenized {
     /// Bytes that are not UTF-8 are replaced.
     pub(crate) text: String,
+}
+
+/// The prompt that a chat's messages make.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChatPrompt {
+    pub(crate) prompt: String,
+    pub(crate) tokens: Vec<u32>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

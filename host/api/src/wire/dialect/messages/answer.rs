@@ -3,6 +3,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::wire::chat_answer::{ChatAnswer, Delta, Usage};
+use crate::wire::stamp;
 
 /// A message.
 #[derive(Debug, Serialize)]
@@ -23,7 +24,7 @@ pub(super) struct Message<'a> {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Block {
-    /// Nobody else's thoughts come back, so none is signed.
+    /// Thinking blocks carry an empty signature.
     Thinking {
         thinking: String,
         signature: &'static str,
@@ -74,7 +75,7 @@ impl From<Usage> for UsageObject {
 impl<'a> Message<'a> {
     pub(super) fn new(model: &'a str, usage: UsageObject) -> Self {
         Self {
-            id: id("msg"),
+            id: stamp::id("msg_"),
             kind: "message",
             role: "assistant",
             model,
@@ -84,11 +85,6 @@ impl<'a> Message<'a> {
             usage,
         }
     }
-}
-
-/// A fresh name of an object of this kind.
-pub(super) fn id(kind: &str) -> String {
-    format!("{kind}_{:032x}", rand::random::<u128>())
 }
 
 /// Of a chat's `finish_reason`.
@@ -119,7 +115,7 @@ fn blocks(delta: Delta) -> Result<Vec<Block>, serde_json::Error> {
     blocks.extend(said(delta.refusal).map(|text| Block::Text { text }));
     for call in delta.tool_calls.unwrap_or_default() {
         let input = input(&call.function.arguments.unwrap_or_default())?;
-        let id = call.id.unwrap_or_else(|| id("toolu"));
+        let id = call.id.unwrap_or_else(|| stamp::id("toolu_"));
         blocks.push(Block::ToolUse { id, name: call.function.name.unwrap_or_default(), input });
     }
     Ok(blocks)

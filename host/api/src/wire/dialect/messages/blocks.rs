@@ -1,7 +1,7 @@
 //! Messages of the Messages API, with their content blocks, as messages of a chat.
 use serde_json::Value;
 
-use crate::wire::conversation::Conversation;
+use crate::wire::conversation::{Conversation, object};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
@@ -11,51 +11,63 @@ use crate::wire::taken::Taken;
 ///
 /// # Errors
 /// 400 that names the block.
-pub(super) fn system(system: Value, talk: &mut Conversation) -> Result<(), RequestError> {
+pub(super) fn system(system: Value, conversation: &mut Conversation) -> Result<(), RequestError> {
     let texts = texts(system, "system")?;
-    talk.say("system", texts);
+    conversation.say("system", texts);
     Ok(())
+}
+
+/// What the last message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The user's.
+    Asked,
+    /// The beginning of the answer, which continues it.
+    Begun,
 }
 
 /// Adds `messages`.
 ///
 /// # Errors
 /// 400 that names the message and its field, such as `messages[2].content`.
-pub(super) fn read(messages: Vec<Value>, talk: &mut Conversation) -> Result<(), RequestError> {
-    if messages.is_empty() {
+pub(super) fn read(messages: Vec<Value>, conversation: &mut Conversation) -> Result<Ending, RequestError> {
+    let mut left = messages.len();
+    if left == 0 {
         return Err(RequestError::field("messages", "messages must hold at least one message"));
     }
-    let mut last_role = String::new();
+    let mut ending = Ending::Asked;
     for (i, message) in messages.into_iter().enumerate() {
+        left -= 1;
         let mut message = Taken::of(message, &format!("messages[{i}]"))?;
         let (role, path) = (message.required_text("role")?, message.path("content"));
         let content = message.take("content").ok_or_else(|| message.missing("content"))?;
         match role.as_str() {
-            "user" => of_user(content, &path, talk)?,
+            "user" => of_user(content, &path, conversation)?,
             "assistant" => {
-                of_assistant(content, &path, talk)?;
-                talk.end_turn();
+                let is_text = of_assistant(content, &path, conversation)?;
+                conversation.end_turn();
+                if left == 0 && !is_text {
+                    let why = "must be a text and nothing else, because the answer continues the last message";
+                    return Err(RequestError::field(path.clone(), format!("{path} {why}")));
+                }
+                if left == 0 {
+                    ending = Ending::Begun;
+                }
+            }
+            "system" => {
+                let message_text = "messages have the role user or assistant: use the field system";
+                return Err(RequestError::field(message.path("role"), message_text));
             }
             other => {
-                let message_text = match other {
-                    "system" => "messages have the role user or assistant: use the field system".to_owned(),
-                    other => format!("role must be user or assistant, got {:?}", Shown(other)),
-                };
+                let message_text = format!("role must be user or assistant, got {:?}", Shown(other));
                 return Err(RequestError::field(message.path("role"), message_text));
             }
         }
-        last_role = role;
     }
-    match last_role.as_str() {
-        "assistant" => {
-            let why = "the last message must be the user's: an answer that the client begins is not supported";
-            Err(RequestError::field("messages", why))
-        }
-        _ => Ok(()),
-    }
+    Ok(ending)
 }
 
-fn of_user(content: Value, path: &str, talk: &mut Conversation) -> Result<(), RequestError> {
+fn of_user(content: Value, path: &str, conversation: &mut Conversation) -> Result<(), RequestError> {
     let mut said = Vec::new();
     for block in blocks(content, path)? {
         let mut block = block?;
@@ -63,32 +75,37 @@ fn of_user(content: Value, path: &str, talk: &mut Conversation) -> Result<(), Re
             "text" => said.push(block.required_text("text")?),
             "tool_result" => {
                 if !said.is_empty() {
-                    talk.say("user", std::mem::take(&mut said));
+                    conversation.say("user", std::mem::take(&mut said));
                 }
                 let call = block.required_text("tool_use_id")?;
                 // The model reads from the text that it is an error.
                 block.flag("is_error")?;
                 let path = block.path("content");
                 let text = block.take("content").map(|content| texts(content, &path)).transpose()?;
-                talk.result(call, text.unwrap_or_default().concat());
+                conversation.result(call, text.unwrap_or_default().concat());
             }
             other => return Err(unsupported(&block, other)),
         }
     }
     if !said.is_empty() {
-        talk.say("user", said);
+        conversation.say("user", said);
     }
     Ok(())
 }
 
-fn of_assistant(content: Value, path: &str, talk: &mut Conversation) -> Result<(), RequestError> {
+/// Whether it is a text that is not blank, and nothing else.
+fn of_assistant(content: Value, path: &str, conversation: &mut Conversation) -> Result<bool, RequestError> {
     let mut said = Vec::new();
     let mut calls = Vec::new();
+    let mut thought = false;
     for block in blocks(content, path)? {
         let mut block = block?;
         match block.required_text("type")?.as_str() {
             "text" => said.push(block.required_text("text")?),
-            "thinking" => talk.thought(&block.required_text("thinking")?),
+            "thinking" => {
+                thought = true;
+                conversation.thought(&block.required_text("thinking")?);
+            }
             // Only another server can read it.
             "redacted_thinking" => {}
             "tool_use" => {
@@ -99,11 +116,12 @@ fn of_assistant(content: Value, path: &str, talk: &mut Conversation) -> Result<(
             other => return Err(unsupported(&block, other)),
         }
     }
+    let is_text = said.iter().any(|text: &String| !text.trim().is_empty()) && calls.is_empty() && !thought;
     if !said.is_empty() || calls.is_empty() {
-        talk.said(said, None);
+        conversation.said(said, None);
     }
-    calls.into_iter().for_each(|(id, name, arguments)| talk.called(id, name, arguments));
-    Ok(())
+    calls.into_iter().for_each(|(id, name, arguments)| conversation.called(id, name, arguments));
+    Ok(is_text)
 }
 
 type Block = Result<Taken, RequestError>;
@@ -111,7 +129,7 @@ type Block = Result<Taken, RequestError>;
 /// The blocks of a message. A text is one.
 fn blocks(content: Value, path: &str) -> Result<impl Iterator<Item = Block>, RequestError> {
     let list = match content {
-        Value::String(text) => vec![serde_json::json!({"type": "text", "text": text})],
+        Value::String(text) => vec![object([("type", "text".into()), ("text", text.into())])],
         Value::Array(list) => list,
         other => return Err(wrong_type(path, "a string or a list of content blocks", &other)),
     };

@@ -2,19 +2,19 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::answer::{Message, UsageObject, id, stop_reason};
-use crate::wire::chat_answer::{CallDelta, ChatAnswer, Choice, Usage};
-use crate::wire::{anthropic_error, sse};
+use super::answer::{Message, UsageObject, stop_reason};
+use crate::wire::chat_answer::{CallDelta, ChatAnswer, Choice, Stage, Usage};
+use crate::wire::sse::{self, Pieces};
+use crate::wire::{anthropic_error, stamp};
 
 /// Writes the events of one message: `message_start`; for each content block what opens it, its deltas and what closes it;
 /// `message_delta` with the reason and the usage; `message_stop`. One block is open at a time.
 #[derive(Debug)]
 pub(crate) struct Events {
     prompt_tokens: u64,
-    doing: Doing,
-    begun: bool,
-    ended: bool,
-    /// Of the block that is open, or comes next.
+    stage: Stage,
+    open: Option<OpenBlock>,
+    /// Of the block that is open, or else of the next one.
     index: usize,
     finish_reason: Option<String>,
     usage: Option<Usage>,
@@ -22,12 +22,11 @@ pub(crate) struct Events {
 
 /// Which block is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    Nothing,
+enum OpenBlock {
     Thinking,
-    Saying,
+    Text,
     /// The call with this index in the chat.
-    Calling(usize),
+    Call(usize),
 }
 
 /// An event about a block.
@@ -66,34 +65,26 @@ enum BlockDelta<'a> {
 
 impl Events {
     pub(super) fn new(prompt_tokens: u64) -> Self {
-        Self {
-            prompt_tokens,
-            doing: Doing::Nothing,
-            begun: false,
-            ended: false,
-            index: 0,
-            finish_reason: None,
-            usage: None,
-        }
+        Self { prompt_tokens, stage: Stage::New, open: None, index: 0, finish_reason: None, usage: None }
     }
 
     pub(crate) fn ended(&self) -> bool {
-        self.ended
+        self.stage == Stage::Ended
     }
 
     /// A comment: of a message that has begun, a `ping`.
-    pub(crate) fn comment(&self, out: &mut Vec<u8>, text: &str) {
-        match self.begun {
-            true => sse::write_named(out, "ping", &json!({"type": "ping"})),
-            false => sse::say(out, text),
+    pub(crate) fn comment(&self, out: &mut Pieces, text: &str) {
+        match self.stage {
+            Stage::New => sse::say(out.next(), text),
+            Stage::Begun | Stage::Ended => sse::write_named(out.next(), "ping", &json!({"type": "ping"})),
         }
     }
 
-    pub(crate) fn chunk(&mut self, out: &mut Vec<u8>, chunk: ChatAnswer) {
+    pub(crate) fn chunk(&mut self, out: &mut Pieces, chunk: ChatAnswer) {
         if let Some(error) = chunk.error {
-            self.ended = true;
+            self.stage = Stage::Ended;
             let kind = anthropic_error::of_stream(&error);
-            sse::write_named(out, "error", &anthropic_error::body(kind, &error.message));
+            sse::write_named(out.next(), "error", &anthropic_error::body(kind, &error.message));
             return;
         }
         self.begin(out, &chunk.model);
@@ -104,35 +95,35 @@ impl Events {
     }
 
     /// The chat's last chunk was the one before.
-    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn end(&mut self, out: &mut Pieces) {
         self.begin(out, "");
         self.close(out);
         let stop_reason = stop_reason(self.finish_reason.as_deref());
         let usage = self.usage.map_or(UsageObject::begun(self.prompt_tokens), UsageObject::from);
         let delta = json!({"type": "message_delta", "delta": {"stop_reason": stop_reason, "stop_sequence": null},
             "usage": usage});
-        sse::write_named(out, "message_delta", &delta);
-        sse::write_named(out, "message_stop", &json!({"type": "message_stop"}));
-        self.ended = true;
+        sse::write_named(out.next(), "message_delta", &delta);
+        sse::write_named(out.next(), "message_stop", &json!({"type": "message_stop"}));
+        self.stage = Stage::Ended;
     }
 
-    fn begin(&mut self, out: &mut Vec<u8>, model: &str) {
-        if std::mem::replace(&mut self.begun, true) {
+    fn begin(&mut self, out: &mut Pieces, model: &str) {
+        if !self.stage.begin() {
             return;
         }
         let message = Message::new(model, UsageObject::begun(self.prompt_tokens));
-        sse::write_named(out, "message_start", &json!({"type": "message_start", "message": message}));
+        sse::write_named(out.next(), "message_start", &json!({"type": "message_start", "message": message}));
     }
 
-    fn choice(&mut self, out: &mut Vec<u8>, choice: Choice) {
+    fn choice(&mut self, out: &mut Pieces, choice: Choice) {
         let Choice { delta, finish_reason, .. } = choice;
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         if let Some(thinking) = said(delta.reasoning_content) {
-            self.turn_to(out, Doing::Thinking, || json!({"type": "thinking", "thinking": "", "signature": ""}));
+            self.turn_to(out, OpenBlock::Thinking, || json!({"type": "thinking", "thinking": "", "signature": ""}));
             self.delta(out, BlockDelta::Thinking { thinking: &thinking });
         }
         for text in [said(delta.content), said(delta.refusal)].into_iter().flatten() {
-            self.turn_to(out, Doing::Saying, || json!({"type": "text", "text": ""}));
+            self.turn_to(out, OpenBlock::Text, || json!({"type": "text", "text": ""}));
             self.delta(out, BlockDelta::Text { text: &text });
         }
         for (position, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
@@ -141,10 +132,10 @@ impl Events {
         self.finish_reason = finish_reason.or(self.finish_reason.take());
     }
 
-    fn call(&mut self, out: &mut Vec<u8>, call: CallDelta, position: usize) {
+    fn call(&mut self, out: &mut Pieces, call: CallDelta, position: usize) {
         let (name, call_id) = (call.function.name, call.id);
-        self.turn_to(out, Doing::Calling(call.index.unwrap_or(position)), || {
-            let (call_id, name) = (call_id.unwrap_or_else(|| id("toolu")), name.unwrap_or_default());
+        self.turn_to(out, OpenBlock::Call(call.index.unwrap_or(position)), || {
+            let (call_id, name) = (call_id.unwrap_or_else(|| stamp::id("toolu_")), name.unwrap_or_default());
             json!({"type": "tool_use", "id": call_id, "name": name, "input": {}})
         });
         if let Some(partial_json) = call.function.arguments.filter(|more| !more.is_empty()) {
@@ -152,27 +143,27 @@ impl Events {
         }
     }
 
-    fn turn_to(&mut self, out: &mut Vec<u8>, next: Doing, block: impl FnOnce() -> Value) {
-        if self.doing == next {
+    fn turn_to(&mut self, out: &mut Pieces, next: OpenBlock, block: impl FnOnce() -> Value) {
+        if self.open == Some(next) {
             return;
         }
         self.close(out);
-        self.doing = next;
+        self.open = Some(next);
         self.write(out, "content_block_start", Begun { content_block: block() });
     }
 
-    fn close(&mut self, out: &mut Vec<u8>) {
-        if std::mem::replace(&mut self.doing, Doing::Nothing) != Doing::Nothing {
+    fn close(&mut self, out: &mut Pieces) {
+        if self.open.take().is_some() {
             self.write(out, "content_block_stop", Nothing {});
             self.index += 1;
         }
     }
 
-    fn delta(&self, out: &mut Vec<u8>, delta: BlockDelta<'_>) {
+    fn delta(&self, out: &mut Pieces, delta: BlockDelta<'_>) {
         self.write(out, "content_block_delta", Changed { delta });
     }
 
-    fn write<T: Serialize>(&self, out: &mut Vec<u8>, kind: &'static str, of: T) {
-        sse::write_named(out, kind, &BlockEvent { kind, index: self.index, of });
+    fn write<T: Serialize>(&self, out: &mut Pieces, kind: &'static str, of: T) {
+        sse::write_named(out.next(), kind, &BlockEvent { kind, index: self.index, of });
     }
 }

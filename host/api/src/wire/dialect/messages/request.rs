@@ -1,43 +1,23 @@
 //! A request of the Messages API as one of a chat.
-use camshaft_core::limits::Range;
+use camshaft_core::limits::{THINKING_HIGH, THINKING_MEDIUM, THINKING_TOKENS};
 use serde_json::{Map, Value, json};
 
-use super::{blocks, tools};
-use crate::wire::conversation::Conversation;
+use super::blocks::{self, Ending};
+use super::tools;
+use crate::wire::conversation::{Conversation, object};
 use crate::wire::echo::Shown;
+use crate::wire::effort;
 use crate::wire::error::RequestError;
 use crate::wire::json::Body;
 use crate::wire::taken::Taken;
-use crate::wire::translated::{refuse_foreign, refuse_unsupported};
+use crate::wire::translated::refuse;
+use crate::wire::types::messages::REFUSED;
 
 /// The chat, and whether its answer is streamed.
 pub(super) struct Request {
     pub(super) chat: Map<String, Value>,
     pub(super) stream: bool,
 }
-
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("mcp_servers", "this server calls no tools by itself"),
-    ("container", "this server runs no code"),
-    ("context_management", "conversations are not edited"),
-];
-const FOREIGN: &[(&str, &str)] = &[
-    ("max_completion_tokens", "max_tokens"),
-    ("stop", "stop_sequences"),
-    ("response_format", "output_config.format"),
-    ("reasoning_effort", "output_config.effort"),
-    ("functions", "tools"),
-    ("function_call", "tool_choice"),
-    ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
-    ("stream_options", "stream: the last events carry the usage"),
-    ("logprobs", "/v1/chat/completions"),
-    ("top_logprobs", "/v1/chat/completions"),
-    ("n", "several requests"),
-];
-/// Tokens for thinking: at least so many, as Anthropic has it. From `MEDIUM` and `HIGH` on the model is asked for more effort.
-const BUDGET: Range = Range { min: 1024.0, max: u32::MAX as f64 };
-const MEDIUM: u32 = 4096;
-const HIGH: u32 = 16_384;
 
 /// # Errors
 /// 400 that names the field.
@@ -64,15 +44,18 @@ pub(super) fn counted(body: Body) -> Result<Map<String, Value>, RequestError> {
 }
 
 fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
-    refuse_unsupported(&fields, UNSUPPORTED)?;
-    refuse_foreign(&fields, FOREIGN)?;
-    let mut talk = Conversation::default();
+    refuse(&fields, REFUSED)?;
+    let mut conversation = Conversation::default();
     if let Some(system) = fields.take("system") {
-        blocks::system(system, &mut talk)?;
+        blocks::system(system, &mut conversation)?;
     }
-    blocks::read(fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?, &mut talk)?;
+    let messages = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
+    let ending = blocks::read(messages, &mut conversation)?;
     let mut chat = Map::new();
-    chat.insert("messages".to_owned(), talk.messages().into());
+    chat.insert("messages".to_owned(), conversation.messages().into());
+    if ending == Ending::Begun {
+        chat.insert("continue_final_message".to_owned(), true.into());
+    }
     let tools = tools::tools(fields.list("tools")?.unwrap_or_default())?;
     if !tools.is_empty() {
         chat.insert("tools".to_owned(), tools.into());
@@ -94,17 +77,16 @@ fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
 /// `output_config`: the format, and how much effort the model makes.
 fn read_output(fields: &mut Taken, chat: &mut Map<String, Value>) -> Result<(), RequestError> {
     let Some(mut config) = fields.object("output_config")? else { return Ok(()) };
-    if let Some(effort) = config.text("effort")? {
-        // The chat's highest.
-        let effort = if effort == "max" { "high".to_owned() } else { effort };
-        chat.insert("reasoning_effort".to_owned(), effort.into());
+    if let Some(effort) = effort::read(&mut config)? {
+        chat.insert("reasoning_effort".to_owned(), effort::of_chat(effort).into());
     }
     if let Some(mut format) = config.object("format")? {
         match format.required_text("type")?.as_str() {
             "json_schema" => {
                 let schema = format.take("schema").ok_or_else(|| format.missing("schema"))?;
-                let schema = json!({"name": "output", "schema": schema, "strict": true});
-                chat.insert("response_format".to_owned(), json!({"type": "json_schema", "json_schema": schema}));
+                let schema = object([("name", "output".into()), ("schema", schema), ("strict", true.into())]);
+                let format = object([("type", "json_schema".into()), ("json_schema", schema)]);
+                chat.insert("response_format".to_owned(), format);
             }
             other => {
                 let message = format!("output_config.format.type must be json_schema, got {:?}", Shown(other));
@@ -122,10 +104,11 @@ fn read_thinking(fields: &mut Taken, chat: &mut Map<String, Value>) -> Result<()
         "disabled" => Some("none"),
         "adaptive" => None,
         "enabled" => {
-            let budget = thinking.integer("budget_tokens", BUDGET)?.ok_or_else(|| thinking.missing("budget_tokens"))?;
+            let budget = thinking.integer("budget_tokens", THINKING_TOKENS)?;
+            let budget = budget.ok_or_else(|| thinking.missing("budget_tokens"))?;
             Some(match budget {
-                HIGH.. => "high",
-                MEDIUM.. => "medium",
+                THINKING_HIGH.. => "high",
+                THINKING_MEDIUM.. => "medium",
                 _ => "low",
             })
         }

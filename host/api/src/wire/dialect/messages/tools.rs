@@ -1,6 +1,7 @@
 //! Tools of the Messages API as those of a chat.
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::wire::conversation::object;
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::taken::Taken;
@@ -24,7 +25,7 @@ pub(super) fn tools(list: Vec<Value>) -> Result<Vec<Value>, RequestError> {
         for (theirs, ours) in [("description", "description"), ("input_schema", "parameters"), ("strict", "strict")] {
             function.extend(tool.take(theirs).map(|value| (ours.to_owned(), value)));
         }
-        Ok(json!({"type": "function", "function": function}))
+        Ok(object([("type", "function".into()), ("function", function.into())]))
     };
     list.into_iter().enumerate().map(one).collect()
 }
@@ -38,7 +39,10 @@ pub(super) fn choose(mut choice: Taken, chat: &mut Map<String, Value>) -> Result
     let chosen = match kind.as_str() {
         "auto" | "none" => kind.into(),
         "any" => "required".into(),
-        "tool" => json!({"type": "function", "function": {"name": choice.required_text("name")?}}),
+        "tool" => {
+            let function = object([("name", choice.required_text("name")?.into())]);
+            object([("type", "function".into()), ("function", function)])
+        }
         other => {
             let message = format!("tool_choice.type must be auto, any, tool or none, got {:?}", Shown(other));
             return Err(RequestError::field(choice.path("type"), message));

@@ -1,49 +1,47 @@
 //! The events of a response, from the chunks of a chat.
-use std::time::{SystemTime, UNIX_EPOCH};
+use serde::Serialize;
 
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use super::output::{Head, Item, Logprobs, Outcome, Part, ResponseObject, Status};
+use crate::wire::chat_answer::{CallDelta, ChatAnswer, Choice, StreamError};
+use crate::wire::sse::{self, Pieces};
+use crate::wire::stamp;
 
-use super::output::{ErrorObject, IncompleteDetails, Item, Logprobs, Part, ResponseObject, Status, UsageObject, id};
-use crate::wire::chat_answer::{CallDelta, ChatAnswer, Choice, StreamError, Usage};
-use crate::wire::sse;
+/// Copies of what the model says that a stream may hold at once: as it is kept, and in each of the last four events, where
+/// characters may be escaped.
+const TEXT_COPIES: usize = 6;
+/// Copies of what the request's repeated fields are: in each of the first two events.
+const ECHO_COPIES: usize = 2;
 
 /// Writes the events of one response in the order that clients rely on: `response.created` and `response.in_progress`; for
 /// each item what opens it, its parts and what closes it; then how the response ended. One item is open at a time.
 #[derive(Debug)]
 pub(crate) struct Events {
-    id: String,
-    created_at: u64,
-    model: String,
-    echo: Map<String, Value>,
-    whole: bool,
+    head: Head,
+    outcome: Outcome,
     items: Vec<Item>,
-    doing: Doing,
+    open: Option<OpenBlock>,
     /// Of the next event.
     sequence: u64,
-    status: Status,
-    finish_reason: Option<String>,
-    usage: Option<Usage>,
-    error: Option<StreamError>,
+    /// Of what the model has said.
     text_bytes: usize,
+    /// Of what the response repeats.
+    echo_bytes: usize,
 }
 
-/// What the model does: which item is open, and which part of it.
+/// Which item is open, and which part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    Nothing,
+enum OpenBlock {
     Thinking,
-    Saying,
-    Refusing,
+    Text,
+    Refusal,
     /// The call with this index in the chat.
-    Calling(usize),
+    Call(usize),
 }
 
-impl Doing {
+impl OpenBlock {
     /// Whether both are parts of one item.
     fn shares_item(self, other: Self) -> bool {
-        self == other || matches!((self, other), (Self::Saying, Self::Refusing) | (Self::Refusing, Self::Saying))
+        matches!((self, other), (Self::Text, Self::Refusal) | (Self::Refusal, Self::Text))
     }
 }
 
@@ -79,143 +77,86 @@ struct Event<'a> {
     logprobs: Option<&'a Logprobs>,
 }
 
-/// The tokens among a chat's log-probabilities.
-#[derive(Debug, Deserialize)]
-struct ChatLogprobs {
-    content: Option<Box<RawValue>>,
-}
-
 impl Events {
-    /// `whole`: of one answer without chunks, which keeps its log-probabilities. Those of a stream are in its deltas alone.
-    pub(super) fn new(model: String, echo: Map<String, Value>, whole: bool) -> Self {
-        Self {
-            id: id("resp"),
-            created_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
-            model,
-            echo,
-            whole,
-            items: Vec::new(),
-            doing: Doing::Nothing,
-            sequence: 0,
-            status: Status::InProgress,
-            finish_reason: None,
-            usage: None,
-            error: None,
-            text_bytes: 0,
-        }
+    /// `echo_bytes`: of what the head repeats of the request.
+    pub(super) fn new(head: Head, echo_bytes: usize) -> Self {
+        Self { head, outcome: Outcome::open(), items: Vec::new(), open: None, sequence: 0, text_bytes: 0, echo_bytes }
     }
 
-    /// Bytes of the texts that are kept for the last events.
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.text_bytes
+    /// What the stream takes in memory besides the request, at most.
+    pub(crate) fn held_bytes(&self) -> usize {
+        ECHO_COPIES * self.echo_bytes + TEXT_COPIES * self.text_bytes
     }
 
     pub(crate) fn ended(&self) -> bool {
-        self.status != Status::InProgress
+        self.outcome.status != Status::InProgress
     }
 
-    /// A chunk of the chat, or all of it.
-    pub(crate) fn chunk(&mut self, out: &mut Vec<u8>, chunk: ChatAnswer) {
+    pub(crate) fn chunk(&mut self, out: &mut Pieces, chunk: ChatAnswer) {
         if !chunk.model.is_empty() {
-            self.model = chunk.model;
+            self.head.model = chunk.model;
         }
         self.begin(out);
         if let Some(error) = chunk.error {
             self.fail(out, error);
             return;
         }
-        self.usage = chunk.usage.or(self.usage);
+        self.outcome.usage = chunk.usage.or(self.outcome.usage);
         if let Some(choice) = chunk.choices.into_iter().next() {
             self.choice(out, choice);
         }
     }
 
     /// The chat's last chunk was the one before.
-    pub(crate) fn end(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn end(&mut self, out: &mut Pieces) {
         self.begin(out);
         if self.items.is_empty() {
-            self.turn_to(out, Doing::Saying);
+            self.turn_to(out, OpenBlock::Text);
         }
-        let incomplete = IncompleteDetails::of(self.finish_reason.as_deref()).is_some();
-        let status = if incomplete { Status::Incomplete } else { Status::Completed };
+        let status = self.outcome.ended();
         self.close_item(out, status);
-        self.status = status;
-        let kind = if incomplete { "response.incomplete" } else { "response.completed" };
-        self.with_response(out, kind);
+        self.outcome.status = status;
+        let incomplete = status == Status::Incomplete;
+        self.with_response(out, if incomplete { "response.incomplete" } else { "response.completed" });
     }
 
-    /// The chat failed.
-    pub(crate) fn fail(&mut self, out: &mut Vec<u8>, error: StreamError) {
-        self.begin(out);
+    fn fail(&mut self, out: &mut Pieces, error: StreamError) {
         self.close_item(out, Status::Incomplete);
-        (self.status, self.error) = (Status::Failed, Some(error));
+        (self.outcome.status, self.outcome.error) = (Status::Failed, Some(error));
         self.with_response(out, "response.failed");
     }
 
-    /// The response as it is now.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub(super) fn response(&self) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec(&self.object())
-    }
-
-    fn object(&self) -> ResponseObject<'_> {
-        ResponseObject {
-            id: &self.id,
-            object: "response",
-            created_at: self.created_at,
-            model: &self.model,
-            status: self.status,
-            error: self.error.as_ref().map(ErrorObject::of),
-            incomplete_details: match self.status {
-                Status::Incomplete => IncompleteDetails::of(self.finish_reason.as_deref()),
-                _ => None,
-            },
-            output: &self.items,
-            usage: self.usage.map(UsageObject::from),
-            echo: &self.echo,
-        }
-    }
-
-    fn begin(&mut self, out: &mut Vec<u8>) {
+    fn begin(&mut self, out: &mut Pieces) {
         if self.sequence == 0 {
             self.with_response(out, "response.created");
             self.with_response(out, "response.in_progress");
         }
     }
 
-    fn choice(&mut self, out: &mut Vec<u8>, choice: Choice) {
+    fn choice(&mut self, out: &mut Pieces, choice: Choice) {
         let Choice { delta, logprobs, finish_reason, .. } = choice;
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         if let Some(text) = said(delta.reasoning_content) {
-            self.turn_to(out, Doing::Thinking);
+            self.turn_to(out, OpenBlock::Thinking);
             self.text(out, "response.reasoning_text.delta", &text, None);
         }
-        let logprobs = logprobs.and_then(|all| serde_json::from_str::<ChatLogprobs>(all.get()).ok());
-        let logprobs = logprobs.and_then(|all| all.content);
-        if let Some(text) = said(delta.content) {
-            self.turn_to(out, Doing::Saying);
-            let list = Logprobs(logprobs);
+        let list = Logprobs::of(logprobs);
+        if let Some(text) = delta.content.filter(|text| !text.is_empty() || !list.is_empty()) {
+            self.turn_to(out, OpenBlock::Text);
             self.text(out, "response.output_text.delta", &text, Some(&list));
-            if let Some(Part::OutputText { logprobs, .. }) = self.items.last_mut().and_then(Item::open_part)
-                && self.whole
-            {
-                *logprobs = list;
-            }
         }
         if let Some(text) = said(delta.refusal) {
-            self.turn_to(out, Doing::Refusing);
+            self.turn_to(out, OpenBlock::Refusal);
             self.text(out, "response.refusal.delta", &text, None);
         }
         for (position, call) in delta.tool_calls.unwrap_or_default().into_iter().enumerate() {
             self.call(out, call, position);
         }
-        self.finish_reason = finish_reason.or(self.finish_reason.take());
+        self.outcome.finish_reason = finish_reason.or(self.outcome.finish_reason.take());
     }
 
     /// Text of the part that is open.
-    fn text(&mut self, out: &mut Vec<u8>, kind: &'static str, text: &str, list: Option<&Logprobs>) {
+    fn text(&mut self, out: &mut Pieces, kind: &'static str, text: &str, list: Option<&Logprobs>) {
         self.text_bytes += text.len();
         let delta = Event { delta: Some(text), logprobs: list, ..at_part(&self.items) };
         Self::write(&mut self.sequence, out, kind, delta);
@@ -224,39 +165,39 @@ impl Events {
         }
     }
 
-    fn call(&mut self, out: &mut Vec<u8>, call: CallDelta, position: usize) {
-        let doing = Doing::Calling(call.index.unwrap_or(position));
-        if self.doing != doing {
+    fn call(&mut self, out: &mut Pieces, call: CallDelta, position: usize) {
+        let block = OpenBlock::Call(call.index.unwrap_or(position));
+        if self.open != Some(block) {
             self.close_item(out, Status::Completed);
-            self.doing = doing;
-            let call_id = call.id.unwrap_or_else(|| id("call"));
+            self.open = Some(block);
+            let call_id = call.id.unwrap_or_else(|| stamp::id("call_"));
             self.open_item(out, Item::call(call_id, call.function.name.unwrap_or_default()));
         }
         let Some(more) = call.function.arguments.filter(|more| !more.is_empty()) else { return };
         self.text_bytes += more.len();
-        if let Some(Item::FunctionCall { arguments, .. }) = self.items.last_mut() {
-            arguments.push_str(&more);
+        if let Some(item) = self.items.last_mut() {
+            item.add_arguments(&more);
         }
         let event = Event { delta: Some(&more), ..at_item(&self.items) };
         Self::write(&mut self.sequence, out, "response.function_call_arguments.delta", event);
     }
 
     /// Closes what is open and opens what is needed.
-    fn turn_to(&mut self, out: &mut Vec<u8>, next: Doing) {
-        if self.doing == next {
+    fn turn_to(&mut self, out: &mut Pieces, next: OpenBlock) {
+        if self.open == Some(next) {
             return;
         }
-        if self.doing.shares_item(next) {
+        if self.open.is_some_and(|open| open.shares_item(next)) {
             self.close_part(out);
         } else {
             self.close_item(out, Status::Completed);
-            self.open_item(out, if next == Doing::Thinking { Item::reasoning() } else { Item::message() });
+            self.open_item(out, if next == OpenBlock::Thinking { Item::reasoning() } else { Item::message() });
         }
-        self.doing = next;
+        self.open = Some(next);
         let part = match next {
-            Doing::Thinking => Part::ReasoningText { text: String::new() },
-            Doing::Refusing => Part::Refusal { refusal: String::new() },
-            _ => Part::OutputText { text: String::new(), annotations: [], logprobs: Logprobs::default() },
+            OpenBlock::Thinking => Part::reasoning(),
+            OpenBlock::Refusal => Part::refusal(),
+            OpenBlock::Text | OpenBlock::Call(_) => Part::text(),
         };
         if let Some(parts) = self.items.last_mut().and_then(Item::parts_mut) {
             parts.push(part);
@@ -264,32 +205,31 @@ impl Events {
         self.with_part(out, "response.content_part.added");
     }
 
-    fn open_item(&mut self, out: &mut Vec<u8>, item: Item) {
+    fn open_item(&mut self, out: &mut Pieces, item: Item) {
         self.items.push(item);
         self.with_item(out, "response.output_item.added");
     }
 
-    fn close_item(&mut self, out: &mut Vec<u8>, status: Status) {
-        match self.doing {
-            Doing::Nothing => return,
-            Doing::Calling(_) => self.close_call(out),
-            Doing::Thinking | Doing::Saying | Doing::Refusing => self.close_part(out),
+    fn close_item(&mut self, out: &mut Pieces, status: Status) {
+        match self.open.take() {
+            None => return,
+            Some(OpenBlock::Call(_)) => self.close_call(out),
+            Some(OpenBlock::Thinking | OpenBlock::Text | OpenBlock::Refusal) => self.close_part(out),
         }
-        self.doing = Doing::Nothing;
         if let Some(item) = self.items.last_mut() {
             item.set_status(status);
         }
         self.with_item(out, "response.output_item.done");
     }
 
-    fn close_call(&mut self, out: &mut Vec<u8>) {
+    fn close_call(&mut self, out: &mut Pieces) {
         let Some(Item::FunctionCall { name, arguments, .. }) = self.items.last() else { return };
         let (name, arguments) = (Some(name.as_str()), Some(arguments.as_str()));
         let event = Event { name, arguments, ..at_item(&self.items) };
         Self::write(&mut self.sequence, out, "response.function_call_arguments.done", event);
     }
 
-    fn close_part(&mut self, out: &mut Vec<u8>) {
+    fn close_part(&mut self, out: &mut Pieces) {
         let Some(part) = self.items.last().and_then(|item| item.parts().last()) else { return };
         let at = at_part(&self.items);
         let (kind, event) = match part {
@@ -304,26 +244,24 @@ impl Events {
         self.with_part(out, "response.content_part.done");
     }
 
-    fn with_part(&mut self, out: &mut Vec<u8>, kind: &'static str) {
+    fn with_part(&mut self, out: &mut Pieces, kind: &'static str) {
         let part = self.items.last().and_then(|item| item.parts().last());
         Self::write(&mut self.sequence, out, kind, Event { part, ..at_part(&self.items) });
     }
 
-    fn with_item(&mut self, out: &mut Vec<u8>, kind: &'static str) {
+    fn with_item(&mut self, out: &mut Pieces, kind: &'static str) {
         let event =
             Event { item: self.items.last(), output_index: self.items.len().checked_sub(1), ..Event::default() };
         Self::write(&mut self.sequence, out, kind, event);
     }
 
-    fn with_response(&mut self, out: &mut Vec<u8>, kind: &'static str) {
-        let sequence = self.sequence;
-        let event = Event { kind, sequence_number: sequence, response: Some(self.object()), ..Event::default() };
-        sse::write_named(out, kind, &event);
-        self.sequence = sequence + 1;
+    fn with_response(&mut self, out: &mut Pieces, kind: &'static str) {
+        let response = Some(ResponseObject::new(&self.head, &self.outcome, &self.items));
+        Self::write(&mut self.sequence, out, kind, Event { response, ..Event::default() });
     }
 
-    fn write(sequence: &mut u64, out: &mut Vec<u8>, kind: &'static str, event: Event<'_>) {
-        sse::write_named(out, kind, &Event { kind, sequence_number: *sequence, ..event });
+    fn write(sequence: &mut u64, out: &mut Pieces, kind: &'static str, event: Event<'_>) {
+        sse::write_named(out.next(), kind, &Event { kind, sequence_number: *sequence, ..event });
         *sequence += 1;
     }
 }

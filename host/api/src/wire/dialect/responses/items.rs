@@ -14,13 +14,13 @@ pub(super) const NONE: &str = "input must be a string or a list of items, at lea
 ///
 /// # Errors
 /// 400 that names the item and its field, such as `input[2].content`.
-pub(super) fn read(input: Value, talk: &mut Conversation) -> Result<(), RequestError> {
+pub(super) fn read(input: Value, conversation: &mut Conversation) -> Result<(), RequestError> {
     const PATH: &str = "input";
     match input {
-        Value::String(text) => talk.say("user", vec![text]),
+        Value::String(text) => conversation.say("user", vec![text]),
         Value::Array(items) if !items.is_empty() => {
             for (i, item) in items.into_iter().enumerate() {
-                one(Taken::of(item, &format!("{PATH}[{i}]"))?, talk)?;
+                one(Taken::of(item, &format!("{PATH}[{i}]"))?, conversation)?;
             }
         }
         Value::Array(_) => return Err(RequestError::field(PATH, NONE)),
@@ -29,13 +29,13 @@ pub(super) fn read(input: Value, talk: &mut Conversation) -> Result<(), RequestE
     Ok(())
 }
 
-fn one(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError> {
+fn one(mut item: Taken, conversation: &mut Conversation) -> Result<(), RequestError> {
     let kind = item.text("type")?.unwrap_or_else(|| "message".to_owned());
     match kind.as_str() {
-        "message" => message(item, talk),
+        "message" => message(item, conversation),
         "function_call" => {
             let (call, name) = (item.required_text("call_id")?, item.required_text("name")?);
-            talk.called(call, name, item.required_text("arguments")?);
+            conversation.called(call, name, item.required_text("arguments")?);
             Ok(())
         }
         "function_call_output" => {
@@ -46,7 +46,7 @@ fn one(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError> {
                 Value::Array(parts) => parts_of(parts, &path)?.texts.concat(),
                 other => return Err(wrong_type(&path, "a string or a list of text parts", &other)),
             };
-            talk.result(call, text);
+            conversation.result(call, text);
             Ok(())
         }
         "reasoning" => {
@@ -55,7 +55,7 @@ fn one(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError> {
             let thought = texts(&mut item, "content")?;
             let text = if thought.is_empty() { told } else { thought };
             if !text.is_empty() {
-                talk.thought(&text);
+                conversation.thought(&text);
             }
             Ok(())
         }
@@ -72,7 +72,7 @@ fn one(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError> {
     }
 }
 
-fn message(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError> {
+fn message(mut item: Taken, conversation: &mut Conversation) -> Result<(), RequestError> {
     let role = item.required_text("role")?;
     if !["user", "assistant", "system", "developer"].contains(&role.as_str()) {
         let message = format!("role must be system, developer, user or assistant, got {:?}", Shown(&role));
@@ -85,8 +85,8 @@ fn message(mut item: Taken, talk: &mut Conversation) -> Result<(), RequestError>
         other => return Err(wrong_type(&path, "a string or a list of parts", &other)),
     };
     match role.as_str() {
-        "assistant" => talk.said(texts, refusal),
-        _ => talk.say(&role, texts),
+        "assistant" => conversation.said(texts, refusal),
+        _ => conversation.say(&role, texts),
     }
     Ok(())
 }

@@ -1,24 +1,44 @@
 //! The objects of the Responses API: a response, its items and their parts.
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::wire::chat_answer::{StreamError, Usage};
+use crate::wire::stamp;
+
+/// What a response is called, and what it repeats of the request.
+#[derive(Debug)]
+pub(super) struct Head {
+    id: String,
+    created_at: u64,
+    pub(super) model: String,
+    echo: Map<String, Value>,
+}
+
+/// What became of a response.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) status: Status,
+    /// The chat's.
+    pub(super) finish_reason: Option<String>,
+    pub(super) usage: Option<Usage>,
+    pub(super) error: Option<StreamError>,
+}
 
 /// A response, complete or not.
 #[derive(Debug, Serialize)]
 pub(super) struct ResponseObject<'a> {
-    pub(super) id: &'a str,
-    pub(super) object: &'static str,
-    pub(super) created_at: u64,
-    pub(super) model: &'a str,
-    pub(super) status: Status,
-    pub(super) error: Option<ErrorObject<'a>>,
-    pub(super) incomplete_details: Option<IncompleteDetails>,
-    pub(super) output: &'a [Item],
-    pub(super) usage: Option<UsageObject>,
+    id: &'a str,
+    object: &'static str,
+    created_at: u64,
+    model: &'a str,
+    status: Status,
+    error: Option<ErrorObject<'a>>,
+    incomplete_details: Option<IncompleteDetails>,
+    output: &'a [Item],
+    usage: Option<UsageObject>,
     #[serde(flatten)]
-    pub(super) echo: &'a Map<String, Value>,
+    echo: &'a Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -50,7 +70,25 @@ pub(super) enum Part {
 
 /// Log-probabilities of tokens, as a chat has them.
 #[derive(Debug, Default)]
-pub(super) struct Logprobs(pub(super) Option<Box<RawValue>>);
+pub(super) struct Logprobs(Option<Box<RawValue>>);
+
+/// The tokens among a chat's log-probabilities.
+#[derive(Debug, Deserialize)]
+struct ChatLogprobs {
+    content: Option<Box<RawValue>>,
+}
+
+impl Logprobs {
+    /// Of a chat's choice.
+    pub(super) fn of(chat: Option<Box<RawValue>>) -> Self {
+        let all = chat.and_then(|all| serde_json::from_str::<ChatLogprobs>(all.get()).ok());
+        Self(all.and_then(|all| all.content).filter(|list| list.get() != "[]"))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
 
 impl Serialize for Logprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -107,6 +145,47 @@ impl From<Usage> for UsageObject {
     }
 }
 
+impl Head {
+    pub(super) fn new(model: String, echo: Map<String, Value>) -> Self {
+        Self { id: stamp::id("resp_"), created_at: stamp::now(), model, echo }
+    }
+}
+
+impl Outcome {
+    /// Of a response that has begun.
+    pub(super) fn open() -> Self {
+        Self { status: Status::InProgress, finish_reason: None, usage: None, error: None }
+    }
+
+    /// The status once the chat has ended.
+    pub(super) fn ended(&self) -> Status {
+        match IncompleteDetails::of(self.finish_reason.as_deref()) {
+            Some(_) => Status::Incomplete,
+            None => Status::Completed,
+        }
+    }
+}
+
+impl<'a> ResponseObject<'a> {
+    pub(super) fn new(head: &'a Head, outcome: &'a Outcome, output: &'a [Item]) -> Self {
+        Self {
+            id: &head.id,
+            object: "response",
+            created_at: head.created_at,
+            model: &head.model,
+            status: outcome.status,
+            error: outcome.error.as_ref().map(ErrorObject::of),
+            incomplete_details: match outcome.status {
+                Status::Incomplete => IncompleteDetails::of(outcome.finish_reason.as_deref()),
+                _ => None,
+            },
+            output,
+            usage: outcome.usage.map(UsageObject::from),
+            echo: &head.echo,
+        }
+    }
+}
+
 impl<'a> ErrorObject<'a> {
     pub(super) fn of(error: &'a StreamError) -> Self {
         let code = match error.kind.as_str() {
@@ -131,15 +210,30 @@ impl IncompleteDetails {
 
 impl Item {
     pub(super) fn reasoning() -> Self {
-        Self::Reasoning { id: id("rs"), summary: [], content: Vec::new(), status: Status::InProgress }
+        Self::Reasoning { id: stamp::id("rs_"), summary: [], content: Vec::new(), status: Status::InProgress }
     }
 
     pub(super) fn message() -> Self {
-        Self::Message { id: id("msg"), status: Status::InProgress, role: "assistant", content: Vec::new() }
+        Self::Message { id: stamp::id("msg_"), status: Status::InProgress, role: "assistant", content: Vec::new() }
     }
 
     pub(super) fn call(call_id: String, name: String) -> Self {
-        Self::FunctionCall { id: id("fc"), call_id, name, arguments: String::new(), status: Status::InProgress }
+        Self::FunctionCall { id: stamp::id("fc_"), call_id, name, arguments: String::new(), status: Status::InProgress }
+    }
+
+    /// With these parts; a call has none.
+    pub(super) fn with(mut self, parts: Vec<Part>) -> Self {
+        if let Some(own) = self.parts_mut() {
+            *own = parts;
+        }
+        self
+    }
+
+    /// More arguments of a call.
+    pub(super) fn add_arguments(&mut self, more: &str) {
+        if let Self::FunctionCall { arguments, .. } = self {
+            arguments.push_str(more);
+        }
     }
 
     pub(super) fn id(&self) -> &str {
@@ -178,15 +272,22 @@ impl Item {
 }
 
 impl Part {
+    pub(super) fn reasoning() -> Self {
+        Self::ReasoningText { text: String::new() }
+    }
+
+    pub(super) fn text() -> Self {
+        Self::OutputText { text: String::new(), annotations: [], logprobs: Logprobs::default() }
+    }
+
+    pub(super) fn refusal() -> Self {
+        Self::Refusal { refusal: String::new() }
+    }
+
     pub(super) fn text_mut(&mut self) -> &mut String {
         match self {
             Self::ReasoningText { text } | Self::OutputText { text, .. } => text,
             Self::Refusal { refusal } => refusal,
         }
     }
-}
-
-/// A fresh name of an object of this kind.
-pub(super) fn id(kind: &str) -> String {
-    format!("{kind}_{:032x}", rand::random::<u128>())
 }

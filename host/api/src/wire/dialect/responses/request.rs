@@ -2,14 +2,16 @@
 use serde_json::{Map, Value, json};
 
 use super::{items, tools};
-use crate::wire::conversation::Conversation;
+use crate::wire::conversation::{Conversation, object};
 use crate::wire::echo::Shown;
+use crate::wire::effort;
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
 use crate::wire::json::Body;
 use crate::wire::metadata;
 use crate::wire::taken::Taken;
-use crate::wire::translated::{refuse_foreign, refuse_unsupported};
+use crate::wire::translated::refuse;
+use crate::wire::types::responses::{REFUSED, STATELESS};
 
 /// The chat, and what the answer repeats.
 pub(super) struct Request {
@@ -20,24 +22,6 @@ pub(super) struct Request {
     pub(super) model: String,
 }
 
-const STATELESS: &str = "this server stores no responses; send the whole conversation as input";
-const UNSUPPORTED: &[(&str, &str)] = &[
-    ("previous_response_id", STATELESS),
-    ("conversation", STATELESS),
-    ("prompt", "this server stores no prompts; send instructions and input"),
-    ("context_management", "conversations are not compacted"),
-];
-const FOREIGN: &[(&str, &str)] = &[
-    ("messages", "input"),
-    ("max_tokens", "max_output_tokens"),
-    ("max_completion_tokens", "max_output_tokens"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("functions", "tools"),
-    ("function_call", "tool_choice"),
-    ("logprobs", "include with message.output_text.logprobs"),
-    ("n", "several requests"),
-];
 /// Texts that the answer repeats.
 const REPEATED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "service_tier"];
 /// Numbers that the answer repeats.
@@ -52,17 +36,16 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
         return Err(RequestError::field("input", items::NONE));
     }
     let mut fields = Taken::of_body(map);
-    refuse_unsupported(&fields, UNSUPPORTED)?;
-    refuse_foreign(&fields, FOREIGN)?;
+    refuse(&fields, REFUSED)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
     let mut echo = echo(&mut fields)?;
     let mut chat = Map::new();
-    let mut talk = Conversation::default();
+    let mut conversation = Conversation::default();
     let instructions = fields.text("instructions")?;
     echo.insert("instructions".to_owned(), instructions.clone().into());
-    talk_with(instructions, &mut talk);
-    items::read(fields.take("input").ok_or_else(|| fields.missing("input"))?, &mut talk)?;
-    chat.insert("messages".to_owned(), talk.messages().into());
+    add_instructions(instructions, &mut conversation);
+    items::read(fields.take("input").ok_or_else(|| fields.missing("input"))?, &mut conversation)?;
+    chat.insert("messages".to_owned(), conversation.messages().into());
     read_tools(&mut fields, &mut chat, &mut echo)?;
     read_text(&mut fields, &mut chat, &mut echo)?;
     read_reasoning(&mut fields, &mut chat, &mut echo)?;
@@ -79,9 +62,9 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
     Ok(Request { chat: rest, echo, stream, model })
 }
 
-fn talk_with(instructions: Option<String>, talk: &mut Conversation) {
+fn add_instructions(instructions: Option<String>, conversation: &mut Conversation) {
     if let Some(instructions) = instructions {
-        talk.say("system", vec![instructions]);
+        conversation.say("system", vec![instructions]);
     }
 }
 
@@ -165,7 +148,7 @@ fn read_text(
             let wanted = match format.required_text("type")?.as_str() {
                 "text" => None,
                 "json_object" => Some(json!({"type": "json_object"})),
-                "json_schema" => Some(json!({"type": "json_schema", "json_schema": format.rest()})),
+                "json_schema" => Some(object([("type", "json_schema".into()), ("json_schema", format.rest().into())])),
                 other => {
                     let shown = Shown(other);
                     let message = format!("text.format.type must be text, json_object or json_schema, got {shown:?}");
@@ -186,12 +169,13 @@ fn read_reasoning(
 ) -> Result<(), RequestError> {
     let (mut effort, mut summary) = (None, None);
     if let Some(mut reasoning) = fields.object("reasoning")? {
-        effort = reasoning.text("effort")?;
+        effort = effort::read(&mut reasoning)?;
         // What was thought is in the answer as it is.
         summary = reasoning.text("summary")?;
     }
+    let chat_effort = effort.map(effort::of_chat);
     echo.insert("reasoning".to_owned(), json!({"effort": effort, "summary": summary}));
-    chat.extend(effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
+    chat.extend(chat_effort.map(|effort| ("reasoning_effort".to_owned(), effort.into())));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Tools of the Responses API as those of a chat.
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::wire::conversation::object;
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
@@ -9,7 +10,7 @@ use crate::wire::taken::Taken;
 /// The tools of a chat, each `{"type":"function","function":{…}}`.
 ///
 /// # Errors
-/// 400: a tool is none, or of another type than `function`.
+/// 400: a tool is not an object, or of another type than `function`.
 pub(super) fn tools(list: Vec<Value>) -> Result<Vec<Value>, RequestError> {
     list.into_iter().enumerate().map(|(i, tool)| one(tool, &format!("tools[{i}]"))).collect()
 }
@@ -23,7 +24,7 @@ fn one(tool: Value, path: &str) -> Result<Value, RequestError> {
     for member in ["description", "parameters", "strict"] {
         function.extend(tool.take(member).map(|value| (member.to_owned(), value)));
     }
-    Ok(json!({"type": "function", "function": function}))
+    Ok(object([("type", "function".into()), ("function", function.into())]))
 }
 
 fn check_type(tool: &mut Taken) -> Result<(), RequestError> {
@@ -48,17 +49,18 @@ pub(super) fn choice(choice: Value) -> Result<Value, RequestError> {
         other => return Err(wrong_type(PATH, "a string or an object", &other)),
     };
     match choice.required_text("type")?.as_str() {
-        "function" => Ok(named(&choice.required_text("name")?)),
+        "function" => Ok(named(choice.required_text("name")?)),
         "allowed_tools" => {
             let mode = choice.text("mode")?.unwrap_or_else(|| "auto".to_owned());
             let list = choice.list("tools")?.ok_or_else(|| choice.missing("tools"))?;
             let tool = |(i, tool): (usize, Value)| {
                 let mut tool = Taken::of(tool, &format!("{PATH}.tools[{i}]"))?;
                 check_type(&mut tool)?;
-                Ok(named(&tool.required_text("name")?))
+                Ok(named(tool.required_text("name")?))
             };
             let tools = list.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, RequestError>>()?;
-            Ok(json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}))
+            let allowed = object([("mode", mode.into()), ("tools", tools.into())]);
+            Ok(object([("type", "allowed_tools".into()), ("allowed_tools", allowed)]))
         }
         other => {
             let shown = Shown(other);
@@ -68,6 +70,6 @@ pub(super) fn choice(choice: Value) -> Result<Value, RequestError> {
     }
 }
 
-fn named(name: &str) -> Value {
-    json!({"type": "function", "function": {"name": name}})
+fn named(name: String) -> Value {
+    object([("type", "function".into()), ("function", object([("name", name.into())]))])
 }

@@ -8,7 +8,7 @@ use crate::wire::dialect::Framing;
 use crate::wire::sse::Frame;
 
 fn body(request: &Value) -> Value {
-    body_of(Native(Framing::Unsaid), request).unwrap()
+    body_of(Native(Framing::Unspecified), request).unwrap()
 }
 
 fn completion(choice: Option<Value>, usage: &Value) -> Value {
@@ -16,13 +16,13 @@ fn completion(choice: Option<Value>, usage: &Value) -> Value {
         "choices": choice.into_iter().collect::<Vec<_>>(), "usage": usage})
 }
 
-fn frames() -> Vec<Frame> {
+fn frames() -> Vec<Frame<'static>> {
     let piece = |text: &str, finish: Option<&str>| {
         let choice = json!({"text": text, "index": 0, "logprobs": null, "finish_reason": finish});
         data(&completion(Some(choice), &Value::Null))
     };
-    let done = Frame::Data("[DONE]".to_owned());
-    let queued = Frame::Comment("x-queue-position: 2".to_owned());
+    let done = Frame::Done;
+    let queued = Frame::Comment("x-queue-position: 2".into());
     vec![
         queued,
         piece("Hel", None),
@@ -38,7 +38,7 @@ fn a_prompt_is_a_text_or_tokens() {
     let got = body(&json!({"model": "demo", "prompt": "ab", "session_id": "s", "top_k": 3, "n": 1}));
     assert_eq!(got, json!({"model": "demo", "prompt": "ab", "session_id": "s", "top_k": 3}));
     assert_eq!(body(&json!({"tokens": [1, 2]})), json!({"prompt": [1, 2]}));
-    let check = |request: Value, expected: &str| assert_eq!(refusal(Native(Framing::Unsaid), &request), expected);
+    let check = |request: Value, expected: &str| assert_eq!(refusal(Native(Framing::Unspecified), &request), expected);
     check(json!({}), "prompt is required");
     check(json!({"prompt": "a", "tokens": [1]}), "prompt and tokens may not come together");
     check(json!({"prompt": ["a"]}), "prompt must be a string (lists of token ids are tokens), got a list");
@@ -56,9 +56,9 @@ fn the_accept_header_says_how_an_answer_is_sent() {
         headers.insert("accept", accept.parse().unwrap());
         Framing::of(&headers)
     };
-    assert_eq!(Framing::of(&HeaderMap::new()), Framing::Unsaid);
-    assert_eq!(framing("*/*"), Framing::Unsaid);
-    assert_eq!(framing("application/json"), Framing::Unsaid);
+    assert_eq!(Framing::of(&HeaderMap::new()), Framing::Unspecified);
+    assert_eq!(framing("*/*"), Framing::Unspecified);
+    assert_eq!(framing("application/json"), Framing::Unspecified);
     assert_eq!(framing("text/html, Application/X-NDJSON;q=0.5"), Framing::Lines);
     assert_eq!(framing("text/event-stream"), Framing::Events);
     let streams = |framing: Framing, more: Value| {
@@ -66,7 +66,7 @@ fn the_accept_header_says_how_an_answer_is_sent() {
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body_of(Native(framing), &request).unwrap()["stream"] == json!(true)
     };
-    assert!(!streams(Framing::Unsaid, json!({})) && streams(Framing::Unsaid, json!({"stream": true})));
+    assert!(!streams(Framing::Unspecified, json!({})) && streams(Framing::Unspecified, json!({"stream": true})));
     assert!(streams(Framing::Lines, json!({})) && streams(Framing::Events, json!({})));
     assert!(!streams(Framing::Lines, json!({"stream": false})), "the body has precedence");
 }
@@ -74,7 +74,7 @@ fn the_accept_header_says_how_an_answer_is_sent() {
 #[test]
 fn streams_are_events_or_lines() {
     let request = json!({"prompt": "ab", "session_id": "s", "stream": true});
-    check_golden("generate.sse", &stream_of(Native(Framing::Unsaid), &request, &frames()));
+    check_golden("generate.sse", &stream_of(Native(Framing::Unspecified), &request, &frames()));
     let lines = stream_of(Native(Framing::Lines), &request, &frames());
     check_golden("generate.ndjson", &lines);
     assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).unwrap().is_object()));
@@ -89,7 +89,7 @@ fn a_whole_answer_has_no_choices() {
     let logprobs = json!({"tokens": ["H"]});
     let choice = json!({"text": "Hello", "index": 0, "logprobs": logprobs.clone(), "finish_reason": "length"});
     let got = answer_of(
-        Native(Framing::Unsaid),
+        Native(Framing::Unspecified),
         &json!({"prompt": "a", "session_id": "s"}),
         &completion(Some(choice), &usage()),
     );

@@ -134,7 +134,7 @@ fn an_input_that_cannot_be_read_names_the_item_and_its_field() {
 fn streams_are_as_openais_client_reads_them() {
     let request =
         json!({"model": "demo", "input": "hi", "stream": true, "instructions": "be brief", "metadata": {"a": "b"}});
-    let golden = |name: &str, frames: &[Frame]| {
+    let golden = |name: &str, frames: &[Frame<'_>]| {
         check_golden(&format!("responses-{name}.sse"), &stream_of(Responses, &request, frames));
     };
     golden("text", &chat(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop"));
@@ -196,4 +196,20 @@ fn a_whole_answer_keeps_its_log_probabilities_and_says_why_it_is_incomplete() {
     assert_eq!(got["output"][0]["content"][0]["logprobs"], json!([token]));
     assert_eq!((&got["status"], &got["output"][0]["status"]), (&json!("incomplete"), &json!("incomplete")));
     assert_eq!(got["incomplete_details"], json!({"reason": "max_output_tokens"}));
+}
+
+#[test]
+fn regression_log_probabilities_beside_an_empty_text_are_told() {
+    let token = json!({"token": "", "logprob": -0.5, "bytes": [195], "top_logprobs": []});
+    let list = json!({"content": [token.clone()], "refusal": null});
+    let choice = json!({"index": 0, "delta": {"content": ""}, "logprobs": list, "finish_reason": null});
+    let mut frames = chat(&[], "stop");
+    frames.insert(1, data(&json!({"model": "demo", "choices": [choice]})));
+    let stream = stream_of(Responses, &json!({"input": "hi", "stream": true}), &frames);
+    let deltas: Vec<&str> = stream.split("\n\n").filter(|frame| frame.contains("output_text.delta")).collect();
+    assert!(deltas.len() == 1 && deltas[0].contains(&token.to_string()), "{stream}");
+    let mut answer = chat_answer(&json!({"role": "assistant", "content": ""}), "length");
+    answer["choices"][0]["logprobs"] = list;
+    let got = answer_of(Responses, &json!({"input": "hi"}), &answer);
+    assert_eq!(got["output"][0]["content"][0]["logprobs"], json!([token]));
 }
