@@ -27,6 +27,8 @@ const FAMILIES: [&str; 13] = [
     "harmony",
     "generic",
 ];
+/// Families whose arguments are no JSON. A strict tool with what they cannot follow is refused.
+const NOT_JSON: [&str; 3] = ["qwen3-coder", "functiongemma", "gemma4"];
 const CLIENTS: u64 = 4;
 const MAX_TOKENS: u64 = 400;
 
@@ -115,10 +117,10 @@ fn json_of_schemas(server: &Server, numbers: u64) -> usize {
 }
 
 /// Asks for calls with arguments of so many schemas. Returns how many have ended in order.
-fn calls_of_schemas(server: &Server, (first, numbers): (u64, u64)) -> usize {
+fn calls_of_schemas(server: &Server, (first, numbers): (u64, u64), plain: bool) -> usize {
     count(numbers, |number| {
         let number = first + number;
-        let (one, other) = (schemas::object(number), schemas::object(number + 1000));
+        let (one, other) = (schemas::object(number, plain), schemas::object(number + 1000, plain));
         let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": true}});
         let body =
             chat(number, json!({"tools": [tool("first", &one), tool("second", &other)], "tool_choice": "required"}));
@@ -152,7 +154,7 @@ fn three_hundred_schemas_are_followed_whole_and_streamed() {
 fn two_hundred_calls_over_all_families_are_well_formed_whole_and_streamed() {
     let each = CALLS.div_ceil(FAMILIES.len() as u64);
     for (index, family) in (0..).zip(FAMILIES) {
-        let ended = calls_of_schemas(&serve(family), (index * each, each));
+        let ended = calls_of_schemas(&serve(family), (index * each, each), NOT_JSON.contains(&family));
         assert!(ended as u64 > each / 3, "{family}: {ended} of {each} have ended in order: too few show anything");
     }
 }

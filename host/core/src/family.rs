@@ -2,6 +2,7 @@
 //! constrains an answer and the parser that takes it apart.
 mod arguments;
 mod braces;
+mod bracing;
 pub mod constraint;
 mod content;
 pub mod description;
@@ -18,5 +19,6 @@ mod nesting;
 pub mod parser;
 mod prefix;
 mod rules;
+mod schemas;
 mod spelling;
 pub mod tools;

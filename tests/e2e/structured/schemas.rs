@@ -2,12 +2,16 @@
 use serde_json::{Map, Value, json};
 
 /// Numbers that follow from a seed (SplitMix64).
-struct Random(u64);
+struct Random {
+    seed: u64,
+    /// Without keywords that notations which are no JSON cannot follow.
+    plain: bool,
+}
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
@@ -21,16 +25,16 @@ const NAMES: [&str; 8] = ["name", "city", "age", "tags", "price", "is_open", "un
 
 /// Of any value.
 pub(super) fn schema(number: u64) -> Value {
-    let mut random = Random(number);
+    let mut random = Random { seed: number, plain: false };
     match number % 4 {
         0 => value(&mut random, 0),
         _ => object_of(&mut random, 0),
     }
 }
 
-/// Of an object.
-pub(super) fn object(number: u64) -> Value {
-    object_of(&mut Random(number), 0)
+/// Of an object. `plain`: without patterns and formats of texts.
+pub(super) fn object(number: u64, plain: bool) -> Value {
+    object_of(&mut Random { seed: number, plain }, 0)
 }
 
 fn object_of(random: &mut Random, depth: u64) -> Value {
@@ -49,6 +53,7 @@ fn value(random: &mut Random, depth: u64) -> Value {
         0 => json!({"type": "string", "maxLength": 1 + random.below(12)}),
         1 => json!({"type": "string", "minLength": 2, "maxLength": 6}),
         2 => json!({"type": "string", "enum": ["red", "green", "bl\"ue", "x\ny"]}),
+        3 | 4 if random.plain => json!({"type": "string", "minLength": 1, "maxLength": 8}),
         3 => json!({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}),
         4 => json!({"type": "string", "format": "date"}),
         5 => json!({"type": "integer", "minimum": -5, "maximum": 1000}),

@@ -146,7 +146,9 @@ impl Wish<'_> {
     /// The tool whose arguments cannot be written in the family's notation.
     fn unwritable(&self, error: &ConstraintError) -> Option<(usize, &Tool)> {
         let name = match error {
-            ConstraintError::Property { tool, .. } | ConstraintError::Value { tool, .. } => tool,
+            ConstraintError::Property { tool, .. }
+            | ConstraintError::Value { tool, .. }
+            | ConstraintError::Keyword { tool, .. } => tool,
             ConstraintError::TooLarge => return None,
         };
         self.tools.tools.callable().iter().enumerate().find(|(_, tool)| tool.name == *name)

@@ -5,7 +5,8 @@ use crate::family::content::{markers, unmarked_calls};
 use crate::family::description::{ContentForm, Family, Form, ThinkingState};
 use crate::family::lark::{Full, Lark, TokenOf, escaped, not_first, string, without};
 use crate::family::prefix::SPACE;
-use crate::family::rules::{self, Fault};
+use crate::family::rules;
+use crate::family::schemas::{self, Fault};
 use crate::family::tools::{Tool, Tools};
 use crate::limits;
 
@@ -16,6 +17,8 @@ pub enum ConstraintError {
     Property { family: &'static str, tool: String, property: String },
     #[error("{family} models can write no value of the argument {property:?} of the tool {tool:?}")]
     Value { family: &'static str, tool: String, property: String },
+    #[error("{family} models cannot be held to {keyword:?} of the argument {property:?} of the strict tool {tool:?}")]
+    Keyword { family: &'static str, tool: String, property: String, keyword: String },
     #[error("the grammar of the tools and the schema has more than the maximum of {} bytes", limits::GRAMMAR_BYTES)]
     TooLarge,
 }
@@ -68,10 +71,10 @@ pub fn constraint(
     text(family, thinking, unmarked, &mut lark)?;
     let begin = family.channels.as_ref().map_or("GAP?".to_owned(), |channels| lark.spelled(channels.answer));
     let answer = match content {
-        Content::Json(schema) if !calls => format!("{begin} {}", rules::json(schema, &mut lark)?),
+        Content::Json(schema) if !calls => format!("{begin} {}", schemas::json(schema, &mut lark)?),
         Content::Json(schema) if !tools.required() => {
             let calls = only_calls(family, tools, unmarked, &mut lark)?;
-            format!("({calls} | {begin} {})", rules::json(schema, &mut lark)?)
+            format!("({calls} | {begin} {})", schemas::json(schema, &mut lark)?)
         }
         _ if tools.required() => only_calls(family, tools, unmarked, &mut lark)?,
         _ => text_or_calls(family, tools, &mut lark)?,
@@ -196,11 +199,17 @@ fn one_call(family: &'static Family, tool: &Tool, lark: &mut Lark<'_>) -> Result
         }
         _ => lark.spelled(&calls.before_arguments(&tool.name)),
     };
-    let arguments = rules::arguments(&calls.form, &tool.schema(), lark).map_err(|fault| match fault {
-        Fault::Name(property) => ConstraintError::Property { family: family.name, tool: tool.name.clone(), property },
-        Fault::Value(property) => ConstraintError::Value { family: family.name, tool: tool.name.clone(), property },
-        Fault::TooLarge => ConstraintError::TooLarge,
-    })?;
+    let arguments =
+        rules::arguments(&calls.form, (&tool.schema(), tool.strict), lark).map_err(|fault| match fault {
+            Fault::Name(property) => {
+                ConstraintError::Property { family: family.name, tool: tool.name.clone(), property }
+            }
+            Fault::Value(property) => ConstraintError::Value { family: family.name, tool: tool.name.clone(), property },
+            Fault::Keyword { property, keyword } => {
+                ConstraintError::Keyword { family: family.name, tool: tool.name.clone(), property, keyword }
+            }
+            Fault::TooLarge => ConstraintError::TooLarge,
+        })?;
     let after = calls.after_arguments();
     // A token that ends the turn is left to the end of the grammar, which allows it.
     let after = family.stops.iter().fold(after.as_str(), |after, stop| after.strip_suffix(stop).unwrap_or(after));

@@ -47,6 +47,14 @@ impl<'a> Lark<'a> {
         self.numbered("", body)
     }
 
+    /// A terminal with a name of its own, which it returns.
+    pub(crate) fn terminal(&mut self, body: &str) -> Result<String, Full> {
+        let name = format!("T{}", self.rules);
+        self.rules += 1;
+        self.line(&name, "", body)?;
+        Ok(name)
+    }
+
     /// A rule that matches as little text as it can.
     pub(crate) fn lazy(&mut self, body: &str) -> Result<String, Full> {
         self.numbered("[lazy]", body)

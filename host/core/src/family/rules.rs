@@ -1,114 +1,32 @@
 //! The rules of a tool's arguments, in every notation.
-use std::collections::HashSet;
-
 use serde_json::{Map, Value, json};
 
 use crate::family::description::Form;
-use crate::family::lark::{Full, Lark, escaped, string, without};
-use crate::family::{braces, elements};
+use crate::family::lark::{Lark, escaped, string, without};
+use crate::family::schemas::{ANY_KEY, Fault, bounded, follow, listed, on_one_line, properties, required, spaced};
+use crate::family::{bracing, elements};
 use crate::shown::cut;
 
-/// Why a tool's arguments have no rules.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The notation cannot write an argument's name, which has characters that end names there. It is cut.
-    Name(String),
-    /// The notation can write no value that the argument of this name may have. It is cut.
-    Value(String),
-    TooLarge,
-}
-
-impl Fault {
-    /// The same, of the argument of this name unless it is known already.
-    fn of(self, key: &str) -> Self {
-        match self {
-            Self::Value(name) if name.is_empty() => Self::Value(cut(key)),
-            known => known,
-        }
-    }
-}
-
-impl From<Full> for Fault {
-    fn from(_: Full) -> Self {
-        Self::TooLarge
-    }
-}
-
-/// Schemas within each other that are followed, at most. What lies deeper may be any value.
-const DEPTH: usize = 16;
-/// Items of a list whose number a schema bounds, at most. A list that must have more is refused.
-const ITEMS: u64 = 1024;
-
-/// The name of an argument, where any is allowed.
-const ANY_KEY: &str = "/[a-zA-Z0-9_-]{1,64}/";
-
-/// An object of any members, once there are rules of any value.
-const ANY_OBJECT: &str = "\"{\" (any_member (\",\" any_member)*)? \"}\"";
-
 /// What the arguments of a call are: JSON that follows the schema, or the family's own notation.
-pub(crate) fn arguments(form: &Form, schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Fault> {
+/// `strict`: a schema that the notation cannot follow is refused.
+pub(crate) fn arguments(
+    form: &Form,
+    (schema, strict): (&Map<String, Value>, bool),
+    lark: &mut Lark<'_>,
+) -> Result<String, Fault> {
     match form {
         Form::Object(_) | Form::List(_) | Form::Named { .. } => Ok(spaced(schema.clone(), lark)?),
-        Form::Elements => all_elements(schema, lark),
-        Form::Braces { quote } => {
-            let but = without(&[escaped(quote)]);
-            lark.define("QUOTED", &format!("/(?s:.+)/{but}"))?;
-            lark.define("QUOTEDS", &format!("/(?s:.*)/{but}"))?;
-            Bracing { quote, any: false, lark }.arguments(schema)
-        }
-    }
-}
-
-/// The member of a schema with settings of llguidance's compiler.
-const OPTIONS: &str = "x-guidance";
-
-/// JSON that follows a schema.
-pub(crate) fn json(schema: &Value, lark: &mut Lark<'_>) -> Result<String, Full> {
-    match schema {
-        Value::Object(schema) => spaced(schema.clone(), lark),
-        other => spaced(Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))]), lark),
-    }
-}
-
-/// JSON with whitespace as all generated JSON may have it.
-fn spaced(mut schema: Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Full> {
-    schema.remove(OPTIONS);
-    lark.rule(&format!("%json {}", Value::Object(schema)))
-}
-
-/// JSON with settings of llguidance's compiler.
-fn compiled(mut schema: Map<String, Value>, options: Value, lark: &mut Lark<'_>) -> Result<String, Full> {
-    schema.insert(OPTIONS.to_owned(), options);
-    lark.rule(&format!("%json {}", Value::Object(schema)))
-}
-
-/// JSON of one line. The whitespace after it belongs to what follows.
-fn on_one_line(schema: Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Full> {
-    compiled(schema, json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " }), lark)
-}
-
-/// The properties that an object of this schema must have.
-fn required(schema: &Map<String, Value>) -> HashSet<&str> {
-    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
-fn properties(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
-    schema.get("properties").and_then(Value::as_object).into_iter().flatten()
-}
-
-/// The values that a schema lists, if it lists any.
-fn listed(schema: &Value) -> Option<Vec<&Value>> {
-    match (schema.get("const"), schema.get("enum")) {
-        (Some(only), _) => Some(vec![only]),
-        (None, Some(Value::Array(values))) => Some(values.iter().collect()),
-        _ => None,
+        Form::Elements => all_elements((schema, strict), lark),
+        Form::Braces { quote } => bracing::arguments(quote, (schema, strict), lark),
     }
 }
 
 /// An element for each property, in their order. Any elements where the schema names no properties.
-fn all_elements(schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<String, Fault> {
+fn all_elements((schema, strict): (&Map<String, Value>, bool), lark: &mut Lark<'_>) -> Result<String, Fault> {
     let end = format!("\n{}\n", elements::VALUE_END);
-    lark.define("VALUE", &format!("/(?s:.*)/{}", without(&[escaped(elements::VALUE_END)])))?;
+    let but = without(&[escaped(elements::VALUE_END)]);
+    lark.define("VALUE", &format!("/(?s:.*)/{but}"))?;
+    follow(schema, strict, &["type", "properties", "required", "additionalProperties"])?;
     if !schema.contains_key("properties") && schema.get("additionalProperties") != Some(&Value::Bool(false)) {
         let value = lark.lazy(&format!("VALUE {}", string(&end)))?;
         lark.define("ANY_KEY", ANY_KEY)?;
@@ -136,7 +54,14 @@ fn all_elements(schema: &Map<String, Value>, lark: &mut Lark<'_>) -> Result<Stri
                 }
                 format!("({})", values.join(" | "))
             }
-            None => lark.lazy(&format!("VALUE {}", string(&end)))?,
+            None => {
+                let of = of
+                    .as_object()
+                    .map_or(Ok(()), |of| follow(of, strict, &["type", "minLength", "maxLength"]))
+                    .map(|()| of);
+                let text = of.and_then(|of| bounded(of, 0, &but, lark)).map_err(|fault| fault.of(key))?;
+                lark.lazy(&format!("{} {}", text.as_deref().unwrap_or("VALUE"), string(&end)))?
+            }
         };
         let element = lark.rule(&format!("{} {value}", string(&format!("{}{key}>\n", elements::KEY_BEGIN))))?;
         all.push(format!("{element}{}", if required.contains(key.as_str()) { "" } else { "?" }));
@@ -195,139 +120,4 @@ fn moved((key, value): (&String, &Value)) -> (String, Value) {
         other => other.clone(),
     };
     (key.clone(), value)
-}
-
-/// Rules of objects with unquoted keys and marked strings. They follow types, listed values, properties, items and the bounds of
-/// numbers; what else a schema says is not followed.
-#[derive(Debug)]
-struct Bracing<'a, 'b> {
-    quote: &'a str,
-    /// Whether there are rules of any value.
-    any: bool,
-    lark: &'a mut Lark<'b>,
-}
-
-impl Bracing<'_, '_> {
-    /// The arguments of a call: always an object.
-    fn arguments(&mut self, schema: &Map<String, Value>) -> Result<String, Fault> {
-        if schema.contains_key("properties") || schema.get("additionalProperties") == Some(&Value::Bool(false)) {
-            return self.object(schema, 0);
-        }
-        self.any()?;
-        Ok(self.lark.rule(ANY_OBJECT)?)
-    }
-
-    fn value(&mut self, schema: &Value, depth: usize) -> Result<String, Fault> {
-        let scalars = listed(schema).filter(|values| values.iter().all(|value| self.is_listable(value)));
-        if let Some(values) = scalars {
-            if values.is_empty() {
-                return Err(Fault::Value(String::new()));
-            }
-            let values: Vec<String> = values.into_iter().map(|value| self.listed(value)).collect();
-            return Ok(self.lark.rule(&values.join(" | "))?);
-        }
-        let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
-        match (kind, schema) {
-            _ if depth == DEPTH => self.any(),
-            ("string", _) => self.text(),
-            ("integer" | "number" | "boolean" | "null", Value::Object(schema)) => {
-                Ok(on_one_line(schema.clone(), self.lark)?)
-            }
-            ("array", Value::Object(schema)) => {
-                let item = match schema.get("items") {
-                    Some(items) => self.value(items, depth + 1)?,
-                    None => self.any()?,
-                };
-                let bound = |name| schema.get(name).and_then(Value::as_u64);
-                self.list(&item, bound("minItems").unwrap_or(0), bound("maxItems"))
-            }
-            ("object", Value::Object(schema)) if schema.contains_key("properties") => self.object(schema, depth),
-            _ => self.any(),
-        }
-    }
-
-    fn is_listable(&self, value: &Value) -> bool {
-        match value {
-            Value::String(text) => !text.contains(self.quote),
-            Value::Array(_) | Value::Object(_) => false,
-            _ => true,
-        }
-    }
-
-    fn listed(&self, value: &Value) -> String {
-        match value {
-            // Only the quotes are control tokens, whatever the client's text looks like.
-            Value::String(text) if self.lark.begins_with_token(self.quote) => {
-                let quote = self.lark.spelled(self.quote);
-                format!("{quote} {} {quote}", string(text))
-            }
-            Value::String(text) => string(&format!("{0}{text}{0}", self.quote)),
-            scalar => string(&scalar.to_string()),
-        }
-    }
-
-    fn text(&mut self) -> Result<String, Fault> {
-        let rest = self.lark.until("QUOTED", "QUOTEDS", self.quote)?;
-        let body = format!("{} {rest}", self.lark.spelled(self.quote));
-        Ok(self.lark.rule(&body)?)
-    }
-
-    fn list(&mut self, item: &str, min: u64, max: Option<u64>) -> Result<String, Fault> {
-        let max = max.map(|max| max.min(ITEMS));
-        if min > max.unwrap_or(ITEMS) {
-            return Err(Fault::Value(String::new()));
-        }
-        let least = min.saturating_sub(1);
-        let more = match max {
-            Some(0) => return Ok(string("[]")),
-            Some(max) => format!("{{{least},{}}}", max - 1),
-            None if least > 0 => format!("{{{least},}}"),
-            None => "*".to_owned(),
-        };
-        let items = format!("({item} (\",\" {item}){more}){}", if min == 0 { "?" } else { "" });
-        Ok(self.lark.rule(&format!("\"[\" {items} \"]\""))?)
-    }
-
-    /// Properties in their order, separated by commas, those that are not required only perhaps.
-    fn object(&mut self, schema: &Map<String, Value>, depth: usize) -> Result<String, Fault> {
-        let required = required(schema);
-        let mut members = Vec::new();
-        for (key, of) in properties(schema) {
-            if !braces::is_key(key) {
-                return Err(Fault::Name(cut(key)));
-            }
-            let value = self.value(of, depth + 1).map_err(|fault| fault.of(key))?;
-            let member = self.lark.rule(&format!("{} {value}", string(&format!("{key}:"))))?;
-            members.push((member, required.contains(key.as_str())));
-        }
-        // From the last on: what may follow a member, and what may be all members from it on.
-        let (mut after, mut all) = (String::new(), Some(String::new()));
-        for (member, required) in members.iter().rev() {
-            let from_here = format!("{member} {after}");
-            let or_later = match all.filter(|_| !required) {
-                Some(later) if later.is_empty() => format!("{from_here} | \"\""),
-                Some(later) => format!("{from_here} | {later}"),
-                None => from_here,
-            };
-            all = Some(self.lark.rule(&or_later)?);
-            let optional = if *required { "" } else { "?" };
-            after = self.lark.rule(&format!("(\",\" {member}){optional} {after}"))?;
-        }
-        Ok(self.lark.rule(&format!("\"{{\" {} \"}}\"", all.unwrap_or_default()))?)
-    }
-
-    /// The rule of a value of any kind.
-    fn any(&mut self) -> Result<String, Fault> {
-        if !self.any {
-            let text = self.text()?;
-            let scalar = json!({ "type": ["number", "boolean", "null"] });
-            let scalar = on_one_line(scalar.as_object().cloned().unwrap_or_default(), self.lark)?;
-            self.lark.define("ANY_KEY", ANY_KEY)?;
-            self.lark.define("any_member", "ANY_KEY \":\" any_value")?;
-            let list = "\"[\" (any_value (\",\" any_value)*)? \"]\"";
-            self.lark.define("any_value", &format!("{text} | {scalar} | {list} | {ANY_OBJECT}"))?;
-            self.any = true;
-        }
-        Ok("any_value".to_owned())
-    }
 }

@@ -235,3 +235,101 @@ fn text_of_families_without_thinking_calls_and_framing_needs_no_parser() {
         assert!(family(name).parses(&auto()), "{name}");
     }
 }
+
+/// A call of the only tool with one argument, in a notation of braces or of elements. `quote` stands around texts.
+fn call_of(name: &str, value: &str) -> String {
+    match name {
+        "gemma4" => format!("<|tool_call>call:f{{a:{}}}<tool_call|>", value.replace('\'', "<|\"|>")),
+        "functiongemma" => {
+            format!("<start_function_call>call:f{{a:{}}}<end_function_call>", value.replace('\'', "<escape>"))
+        }
+        _ => {
+            let value = value.replace('\'', "");
+            format!("<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>")
+        }
+    }
+}
+
+fn one_argument(of: Value) -> Value {
+    json!({ "properties": { "a": of }, "required": ["a"], "additionalProperties": false })
+}
+
+#[test]
+fn texts_have_as_many_characters_as_their_schema_says_in_every_notation() {
+    for name in ["gemma4", "functiongemma", "qwen3-coder"] {
+        let check = |schema: Value, text: &str, fits: bool| {
+            let tools = tools_of(one_argument(schema.clone()));
+            assert_eq!(takes(name, &tools, &call_of(name, &format!("'{text}'"))), fits, "{name} {schema} {text:?}");
+        };
+        let between = json!({ "type": "string", "minLength": 2, "maxLength": 4 });
+        for (text, fits) in [("", false), ("a", false), ("aé", true), ("aé\n😀", true), ("abcde", false)] {
+            check(between.clone(), text, fits);
+        }
+        let most = json!({ "type": "string", "maxLength": 2 });
+        for (text, fits) in [("", true), ("ab", true), ("abc", false)] {
+            check(most.clone(), text, fits);
+        }
+        for (text, fits) in [("abc", false), ("abcd", true), ("abcdefgh", true)] {
+            check(json!({ "type": "string", "minLength": 4 }), text, fits);
+        }
+        check(json!({ "type": "string", "maxLength": 0 }), "", true);
+        check(json!({ "type": "string", "maxLength": 0 }), "a", false);
+        let error = grammar(name, one_argument(json!({ "type": "string", "minLength": 3, "maxLength": 2 })));
+        assert!(error.unwrap_err().contains("can write no value of the argument \"a\""));
+    }
+}
+
+#[test]
+fn lists_objects_and_alternatives_are_followed_in_braces() {
+    for name in ["gemma4", "functiongemma"] {
+        let check = |schema: Value, value: &str, fits: bool| {
+            let tools = tools_of(one_argument(schema.clone()));
+            assert_eq!(takes(name, &tools, &call_of(name, value)), fits, "{name} {schema} {value}");
+        };
+        let listed = json!({ "enum": [1, "two", [3, ""], { "b": { "c": null } }] });
+        for (value, fits) in
+            [("1", true), ("'two'", true), ("[3,'']", true), ("{b:{c:null}}", true), ("two", false), ("[3]", false)]
+        {
+            check(listed.clone(), value, fits);
+        }
+        let several = json!({ "type": ["integer", "null", "string"], "minimum": 3, "maxLength": 1 });
+        for (value, fits) in [("3", true), ("null", true), ("'a'", true), ("2", false), ("'ab'", false)] {
+            check(several.clone(), value, fits);
+        }
+        let either =
+            json!({ "anyOf": [{ "type": "boolean" }, { "type": "object", "properties": { "b": { "const": 1 } } }] });
+        for (value, fits) in [("true", true), ("{b:1}", true), ("{}", true), ("{b:2}", false), ("1", false)] {
+            check(either.clone(), value, fits);
+        }
+    }
+}
+
+#[test]
+fn a_strict_tool_is_held_to_its_schema_or_refused() {
+    let of = |strict, schema: Value| {
+        let tool = Tool { name: "f".into(), description: None, parameters: Some(one_argument(schema)), strict };
+        Arc::new(Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools"))
+    };
+    let constraint =
+        |name, tools: &Tools| constraint(family(name), tools, Content::Text, ThinkingState::Off, &|_| None);
+    let pattern = json!({ "type": "string", "pattern": "^a+$" });
+    let nested = json!({ "type": "array", "items": { "type": "object", "properties": { "b": { "$ref": "#" } } } });
+    for (name, schema, keyword, property) in [
+        ("qwen3-coder", &pattern, "pattern", "a"),
+        ("gemma4", &pattern, "pattern", "a"),
+        ("functiongemma", &nested, "$ref", "b"),
+    ] {
+        let error = constraint(name, &of(true, schema.clone())).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{keyword:?} of the argument {property:?} of the strict tool \"f\"")),
+            "{error}"
+        );
+        assert!(constraint(name, &of(false, schema.clone())).is_ok(), "{name}");
+    }
+    // JSON is held to more, and what says nothing of values is no obstacle.
+    assert!(constraint("hermes", &of(true, pattern)).is_ok());
+    let told = json!({ "type": "string", "description": "d", "title": "t", "x-own": 1, "default": "" });
+    for name in names() {
+        assert!(constraint(name, &of(true, told.clone())).is_ok(), "{name}");
+    }
+}

@@ -159,7 +159,7 @@ fn booking() -> Arc<Tools> {
             },
         },
     });
-    let tool = Tool { name: "book".into(), description: None, parameters: Some(parameters), strict: true };
+    let tool = Tool { name: "book".into(), description: None, parameters: Some(parameters), strict: false };
     Arc::new(Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools"))
 }
 

@@ -1,0 +1,228 @@
+//! The rules of arguments in braces: objects with unquoted keys and marked strings.
+use serde_json::{Map, Value, json};
+
+use crate::family::braces;
+use crate::family::lark::{Lark, escaped, string, without};
+use crate::family::schemas::{ANY_KEY, Fault, bounded, follow, listed, on_one_line, properties, required};
+use crate::shown::cut;
+
+/// Schemas within each other that are followed, at most. What lies deeper may be any value.
+const DEPTH: usize = 16;
+/// Items of a list whose number a schema bounds, at most. A list that must have more is refused.
+const ITEMS: u64 = 1024;
+
+/// An object of any members, once there are rules of any value.
+const ANY_OBJECT: &str = "\"{\" (any_member (\",\" any_member)*)? \"}\"";
+
+/// The arguments of a call, whose strings stand between two markers.
+pub(crate) fn arguments(
+    quote: &str,
+    (schema, strict): (&Map<String, Value>, bool),
+    lark: &mut Lark<'_>,
+) -> Result<String, Fault> {
+    let but = without(&[escaped(quote)]);
+    lark.define("QUOTED", &format!("/(?s:.+)/{but}"))?;
+    lark.define("QUOTEDS", &format!("/(?s:.*)/{but}"))?;
+    Bracing { quote, any: false, strict, lark }.arguments(schema)
+}
+
+/// Rules of objects with unquoted keys and marked strings. They follow types, listed values, alternatives, properties, items, and the
+/// bounds of numbers, lists and texts; what else a schema says is not followed.
+#[derive(Debug)]
+struct Bracing<'a, 'b> {
+    quote: &'a str,
+    /// Whether there are rules of any value.
+    any: bool,
+    /// A schema that cannot be followed is refused.
+    strict: bool,
+    lark: &'a mut Lark<'b>,
+}
+
+impl Bracing<'_, '_> {
+    /// The arguments of a call: always an object.
+    fn arguments(&mut self, schema: &Map<String, Value>) -> Result<String, Fault> {
+        if schema.contains_key("properties") || schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+            return self.object(schema, 0);
+        }
+        follow(schema, self.strict, &["type"])?;
+        self.any()?;
+        Ok(self.lark.rule(ANY_OBJECT)?)
+    }
+
+    fn value(&mut self, schema: &Value, depth: usize) -> Result<String, Fault> {
+        if let Some(values) = listed(schema).filter(|values| values.iter().all(|value| self.is_listable(value))) {
+            if values.is_empty() {
+                return Err(Fault::Value(String::new()));
+            }
+            let values: Vec<String> = values.into_iter().map(|value| self.listed(value).join(" ")).collect();
+            return Ok(self.lark.rule(&values.join(" | "))?);
+        }
+        let (Value::Object(of), false) = (schema, depth == DEPTH) else { return self.anything(schema) };
+        match of.get("type") {
+            Some(Value::Array(kinds)) => {
+                let one = |kind: &Value| {
+                    let mut of = of.clone();
+                    of.insert("type".to_owned(), kind.clone());
+                    Value::Object(of)
+                };
+                self.either(kinds.iter().map(one), depth)
+            }
+            None => match of.get("anyOf") {
+                Some(Value::Array(all)) => {
+                    follow(of, self.strict, &["anyOf"])?;
+                    self.either(all.iter().cloned(), depth)
+                }
+                _ => self.anything(schema),
+            },
+            Some(kind) => match kind.as_str().unwrap_or_default() {
+                "string" => {
+                    follow(of, self.strict, &["type", "minLength", "maxLength"])?;
+                    self.text(schema)
+                }
+                "integer" | "number" | "boolean" | "null" => Ok(on_one_line(of.clone(), self.lark)?),
+                "array" => {
+                    follow(of, self.strict, &["type", "items", "minItems", "maxItems"])?;
+                    let item = match of.get("items") {
+                        Some(items) => self.value(items, depth + 1)?,
+                        None => self.any()?,
+                    };
+                    let bound = |name| of.get(name).and_then(Value::as_u64);
+                    self.list(&item, bound("minItems").unwrap_or(0), bound("maxItems"))
+                }
+                "object" if of.contains_key("properties") => self.object(of, depth),
+                _ => self.anything(schema),
+            },
+        }
+    }
+
+    /// One of several schemas.
+    fn either(&mut self, schemas: impl Iterator<Item = Value>, depth: usize) -> Result<String, Fault> {
+        let rules = schemas.map(|schema| self.value(&schema, depth)).collect::<Result<Vec<_>, Fault>>()?;
+        if rules.is_empty() {
+            return Err(Fault::Value(String::new()));
+        }
+        Ok(self.lark.rule(&rules.join(" | "))?)
+    }
+
+    /// Any value, for a schema that is not followed.
+    fn anything(&mut self, schema: &Value) -> Result<String, Fault> {
+        if let Value::Object(schema) = schema {
+            follow(schema, self.strict, &[])?;
+        }
+        self.any()
+    }
+
+    fn is_listable(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => !text.contains(self.quote),
+            Value::Array(items) => items.iter().all(|item| self.is_listable(item)),
+            Value::Object(members) => members.iter().all(|(key, value)| braces::is_key(key) && self.is_listable(value)),
+            _ => true,
+        }
+    }
+
+    /// A value, in parts. Only the quotes are control tokens, whatever the client's text looks like.
+    fn listed(&self, value: &Value) -> Vec<String> {
+        let joined = |parts: Vec<Vec<String>>| parts.join(&string(","));
+        match value {
+            Value::String(text) => {
+                let quote = self.lark.spelled(self.quote);
+                let text = Some(string(text)).filter(|_| !text.is_empty());
+                [Some(quote.clone()), text, Some(quote)].into_iter().flatten().collect()
+            }
+            Value::Array(items) => {
+                let items = joined(items.iter().map(|item| self.listed(item)).collect());
+                [vec![string("[")], items, vec![string("]")]].concat()
+            }
+            Value::Object(members) => {
+                let member =
+                    |(key, value): (&String, &Value)| [vec![string(&format!("{key}:"))], self.listed(value)].concat();
+                [vec![string("{")], joined(members.iter().map(member).collect()), vec![string("}")]].concat()
+            }
+            scalar => vec![string(&scalar.to_string())],
+        }
+    }
+
+    /// A text of as many characters as a schema says.
+    fn text(&mut self, schema: &Value) -> Result<String, Fault> {
+        let but = without(&[escaped(self.quote)]);
+        let quote = self.lark.spelled(self.quote);
+        let is_empty = schema.get("maxLength").and_then(Value::as_u64) == Some(0);
+        let rest = match self.lark.begins_with_token(self.quote) {
+            true if is_empty => quote.clone(),
+            // Terminals have a character at least.
+            true => match bounded(schema, 1, &but, self.lark)? {
+                Some(text) if schema.get("minLength").and_then(Value::as_u64).unwrap_or(0) == 0 => {
+                    format!("{text}? {quote}")
+                }
+                Some(text) => format!("{text} {quote}"),
+                None => self.lark.until("QUOTED", "QUOTEDS", self.quote)?,
+            },
+            false => match bounded(schema, 0, &but, self.lark)? {
+                Some(text) => self.lark.lazy(&format!("{text} {quote}"))?,
+                None => self.lark.until("QUOTED", "QUOTEDS", self.quote)?,
+            },
+        };
+        Ok(self.lark.rule(&format!("{quote} {rest}"))?)
+    }
+
+    fn list(&mut self, item: &str, min: u64, max: Option<u64>) -> Result<String, Fault> {
+        let max = max.map(|max| max.min(ITEMS));
+        if min > max.unwrap_or(ITEMS) {
+            return Err(Fault::Value(String::new()));
+        }
+        let least = min.saturating_sub(1);
+        let more = match max {
+            Some(0) => return Ok(string("[]")),
+            Some(max) => format!("{{{least},{}}}", max - 1),
+            None if least > 0 => format!("{{{least},}}"),
+            None => "*".to_owned(),
+        };
+        let items = format!("({item} (\",\" {item}){more}){}", if min == 0 { "?" } else { "" });
+        Ok(self.lark.rule(&format!("\"[\" {items} \"]\""))?)
+    }
+
+    /// Properties in their order, separated by commas, those that are not required only perhaps.
+    fn object(&mut self, schema: &Map<String, Value>, depth: usize) -> Result<String, Fault> {
+        follow(schema, self.strict, &["type", "properties", "required", "additionalProperties"])?;
+        let required = required(schema);
+        let mut members = Vec::new();
+        for (key, of) in properties(schema) {
+            if !braces::is_key(key) {
+                return Err(Fault::Name(cut(key)));
+            }
+            let value = self.value(of, depth + 1).map_err(|fault| fault.of(key))?;
+            let member = self.lark.rule(&format!("{} {value}", string(&format!("{key}:"))))?;
+            members.push((member, required.contains(key.as_str())));
+        }
+        // From the last on: what may follow a member, and what may be all members from it on.
+        let (mut after, mut all) = (String::new(), Some(String::new()));
+        for (member, required) in members.iter().rev() {
+            let from_here = format!("{member} {after}");
+            let or_later = match all.filter(|_| !required) {
+                Some(later) if later.is_empty() => format!("{from_here} | \"\""),
+                Some(later) => format!("{from_here} | {later}"),
+                None => from_here,
+            };
+            all = Some(self.lark.rule(&or_later)?);
+            let optional = if *required { "" } else { "?" };
+            after = self.lark.rule(&format!("(\",\" {member}){optional} {after}"))?;
+        }
+        Ok(self.lark.rule(&format!("\"{{\" {} \"}}\"", all.unwrap_or_default()))?)
+    }
+
+    /// The rule of a value of any kind.
+    fn any(&mut self) -> Result<String, Fault> {
+        if !self.any {
+            let text = self.text(&Value::Null)?;
+            let scalar = json!({ "type": ["number", "boolean", "null"] });
+            let scalar = on_one_line(scalar.as_object().cloned().unwrap_or_default(), self.lark)?;
+            self.lark.define("ANY_KEY", ANY_KEY)?;
+            self.lark.define("any_member", "ANY_KEY \":\" any_value")?;
+            let list = "\"[\" (any_value (\",\" any_value)*)? \"]\"";
+            self.lark.define("any_value", &format!("{text} | {scalar} | {list} | {ANY_OBJECT}"))?;
+            self.any = true;
+        }
+        Ok("any_value".to_owned())
+    }
+}
