@@ -74,6 +74,11 @@ impl Compared {
         refuse(fields)?;
         let (first, second) = PAIRS.into_iter().find(|(first, _)| fields.get(first).is_some()).unwrap_or(PAIRS[0]);
         fields.require(first)?;
+        let others =
+            PAIRS.into_iter().flat_map(|(one, other)| [one, other]).filter(|name| ![first, second].contains(name));
+        if let Some(other) = others.into_iter().find(|name| fields.get(name).is_some()) {
+            return Err(RequestError::field(other, format!("{first} and {other} may not come together")));
+        }
         let (queries, documents) = (texts(fields, first)?, texts(fields, second)?);
         if queries.len() != 1 && queries.len() != documents.len() {
             let (ones, others) = (queries.len(), documents.len());
@@ -254,6 +259,8 @@ mod tests {
         check(Compared::scores, &json!({"text_1": ["p", "q"], "text_2": ["a", "b", "c"]}), uneven);
         check(Compared::scores, &json!({}), "text_1 is required");
         check(Compared::scores, &json!({"queries": "q"}), "documents is required");
+        let both = json!({"text_1": "p", "text_2": "a", "queries": 3});
+        check(Compared::scores, &both, "text_1 and queries may not come together");
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) const NAMES: &[(&str, &str)] = &[];
 const ID: &str = "gen-";
 const NDJSON: &str = "application/x-ndjson";
 const EVENT_STREAM: &str = "text/event-stream";
+const JSON: &str = "application/json";
 
 /// How a stream is written, which the client's `Accept` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +37,32 @@ pub(crate) enum Framing {
 impl Framing {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let kinds = values.flat_map(|value| value.split(',')).map(|kind| kind.split(';').next().unwrap_or("").trim());
-        let framing = |kind: &str| match kind {
-            kind if kind.eq_ignore_ascii_case(NDJSON) => Some(Self::Lines),
-            kind if kind.eq_ignore_ascii_case(EVENT_STREAM) => Some(Self::Events),
+        let kinds = values.flat_map(|value| value.split(',')).map(Accepted::of);
+        let framing = |kind: Accepted<'_>| match kind.name {
+            _ if kind.quality <= 0.0 => None,
+            name if name.eq_ignore_ascii_case(NDJSON) => Some((kind.quality, Self::Lines)),
+            name if name.eq_ignore_ascii_case(EVENT_STREAM) => Some((kind.quality, Self::Events)),
+            name if name.eq_ignore_ascii_case(JSON) => Some((kind.quality, Self::Unspecified)),
+            // What is named goes before anything else.
             _ => None,
         };
-        kinds.filter_map(framing).next().unwrap_or(Self::Unspecified)
+        let best = kinds.filter_map(framing).reduce(|best, next| if next.0 > best.0 { next } else { best });
+        best.map_or(Self::Unspecified, |(_, framing)| framing)
+    }
+}
+
+/// A media type that a client accepts, and how gladly: from 0, not at all, to 1.
+struct Accepted<'a> {
+    name: &'a str,
+    quality: f64,
+}
+
+impl<'a> Accepted<'a> {
+    fn of(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let quality = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+        Self { name, quality: quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0)) }
     }
 }
 
@@ -122,11 +142,21 @@ fn prompt(fields: &mut Taken, mut lists: Lists) -> Result<(Value, Lists), Reques
         (None, None) => Err(fields.missing("prompt")),
         (Some(text @ Value::String(_)), None) => Ok((text, Lists::default())),
         (Some(other), None) => Err(wrong_type("prompt", "a string (lists of token ids are tokens)", &other)),
-        (None, Some(list @ Value::Array(_))) => {
+        (None, Some(list @ Value::Array(_))) if ids.is_some() => {
             lists.set("prompt", ids);
             Ok((list, lists))
         }
+        (None, Some(Value::Array(items))) => Err(no_ids(&items)),
         (None, Some(other)) => Err(wrong_type("tokens", "a list of token ids", &other)),
+    }
+}
+
+/// What is wrong with a list that is none of token ids.
+fn no_ids(items: &[Value]) -> RequestError {
+    let is_id = |item: &Value| item.as_u64().is_some_and(|id| u32::try_from(id).is_ok());
+    match items.iter().enumerate().find(|(_, item)| !is_id(item)) {
+        Some((at, item)) => wrong_type(&format!("tokens[{at}]"), "a token id", item),
+        None => RequestError::field("tokens", "tokens must hold at least one token id"),
     }
 }
 

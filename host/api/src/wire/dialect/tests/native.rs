@@ -44,6 +44,12 @@ fn a_prompt_is_a_text_or_tokens() {
     check(json!({"prompt": ["a"]}), "prompt must be a string (lists of token ids are tokens), got a list");
     check(json!({"tokens": "a"}), "tokens must be a list of token ids, got a string");
     check(json!({"tokens": [[1], [2]]}), "tokens must be one list of token ids");
+    check(json!({"tokens": ["a", "b"]}), "tokens[0] must be a token id, got a string");
+    check(json!({"tokens": [1, [2]]}), "tokens[1] must be a token id, got a list");
+    check(json!({"tokens": [5, null]}), "tokens[1] must be a token id, got null");
+    check(json!({"tokens": [-1]}), "tokens[0] must be a token id, got -1");
+    check(json!({"tokens": [1.5]}), "tokens[0] must be a token id, got 1.5");
+    check(json!({"tokens": []}), "tokens must hold at least one token id");
     check(json!({"prompt": "a", "n": 2}), "n must be 1 here, got 2: use /v1/completions");
     let chat = "messages is no field of this endpoint: use prompt, or /v1/chat/completions";
     check(json!({"messages": []}), chat);
@@ -58,6 +64,11 @@ fn the_accept_header_says_how_an_answer_is_sent() {
     };
     assert_eq!(Framing::of(&HeaderMap::new()), Framing::Unspecified);
     assert_eq!(framing("*/*"), Framing::Unspecified);
+    assert_eq!(framing("text/event-stream;q=0"), Framing::Unspecified);
+    assert_eq!(framing("application/json, text/event-stream"), Framing::Unspecified);
+    assert_eq!(framing("application/json;q=0.5, text/event-stream; q=0.9, */*;q=0.1"), Framing::Events);
+    assert_eq!(framing("application/json;q=1, application/x-ndjson;q=0.1"), Framing::Unspecified);
+    assert_eq!(framing("text/event-stream;q=x, application/x-ndjson"), Framing::Lines);
     assert_eq!(framing("application/json"), Framing::Unspecified);
     assert_eq!(framing("text/html, Application/X-NDJSON;q=0.5"), Framing::Lines);
     assert_eq!(framing("text/event-stream"), Framing::Events);
