@@ -45,6 +45,7 @@ mod service;
 mod settings;
 mod slow;
 mod speculation;
+mod structured;
 mod swap;
 mod telemetry;
 mod tensors;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use camshaft_core::answering::Answering;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
     AuthOutcome, AuthRequest, Authentication, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome,
@@ -103,6 +104,8 @@ impl Parsers {
             backend: Backend::Generate(GenerateBackend {
                 adapters: Default::default(),
                 sampling: Default::default(),
+                family: None,
+                grammars: Arc::new(GrammarStore::new(FakeEngine::info(limits).vocabulary)),
                 text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
                 pool,
                 accepts: Arc::new(AtomicBool::new(true)),

@@ -144,6 +144,14 @@ pub trait Tokenizer: Send + Sync + fmt::Debug {
     fn has_control(&self, text: &str) -> bool {
         self.tokenize(text, false, true) != self.tokenize(text, false, false)
     }
+
+    /// Where `text` can be cut, ascending, so that no part spells a control token. May be more places than are needed.
+    fn cuts(&self, text: &str) -> Vec<usize> {
+        if !self.has_control(text) {
+            return Vec::new();
+        }
+        text.char_indices().skip(1).map(|(at, _)| at).collect()
+    }
 }
 
 /// The tokens of one step, as parallel lists: index `i` of each list is row `i`.

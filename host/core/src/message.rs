@@ -14,6 +14,7 @@ use crate::ids::{AdapterDigest, PolicyDigest, RequestId, SessionId, TenantId, To
 use crate::policy::{Endpoint, Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
+use crate::vocabulary::Vocabulary;
 
 /// Host to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +98,15 @@ pub struct Start {
     pub logprobs: Option<u32>,
     /// What the text must match; `None`: anything. Shared by the choices of a request.
     pub grammar: Option<Arc<Grammar>>,
+    /// Control tokens whose text is part of the output, which has none of others'.
+    pub shown: Arc<[ShownToken]>,
+}
+
+/// A control token, and the text that it adds to an output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownToken {
+    pub token: Token,
+    pub text: String,
 }
 
 /// What ends a generation besides its model's end tokens and its stop strings, and what keeps it from ending.
@@ -114,6 +124,14 @@ impl Start {
     /// Where its KV entries, and the session that pins them, belong.
     pub fn root(&self) -> Namespace {
         self.namespace.under(&self.adapters)
+    }
+
+    /// What a token adds to the output.
+    pub(crate) fn bytes_of<'a>(&'a self, vocabulary: &'a Vocabulary, token: Token) -> &'a [u8] {
+        match vocabulary.token_bytes(token).unwrap_or_default() {
+            [] => self.shown.iter().find(|shown| shown.token == token).map_or(&[], |shown| shown.text.as_bytes()),
+            bytes => bytes,
+        }
     }
 }
 

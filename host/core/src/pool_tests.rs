@@ -14,7 +14,7 @@ mod requests;
 #[path = "pool_tests/scheduler.rs"]
 mod scheduler;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
@@ -165,6 +165,7 @@ fn start(id: u64) -> Box<Start> {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     })
 }
 

@@ -326,6 +326,7 @@ fn request(id: u64) -> Box<Start> {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     })
 }
 

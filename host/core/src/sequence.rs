@@ -306,7 +306,7 @@ impl Sequence {
                 TokenLogprob { token, logprob: log.of(token), top, skipped: 0 }
             };
             let logprob = wanted.zip(log.as_ref()).map(told);
-            let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
+            let bytes = self.start.bytes_of(&self.vocabulary, token);
             self.row.accept(token, bytes);
             let total = self.start.prompt.len() as u32 + self.generated;
             let full = self.generated >= self.start.max_tokens || total >= self.context_tokens;
@@ -384,8 +384,8 @@ impl Sequence {
         self.generated = at;
         self.tokens.truncate(self.start.prompt.len() + index);
         self.output.resume(mark, self.last_bytes(mark.received.saturating_sub(mark.emitted)));
-        let last = self.tokens.last().filter(|_| *index > 0).and_then(|token| self.vocabulary.token_bytes(*token));
-        let last_bytes = last.map_or(0, <[u8]>::len);
+        let last = self.tokens.last().filter(|_| *index > 0);
+        let last_bytes = last.map_or(0, |token| self.start.bytes_of(&self.vocabulary, *token).len());
         self.row.rewind(*index, self.last_bytes(MAX_TEXT_TAIL_BYTES), last_bytes);
         if let Some(constraint) = &mut self.constraint {
             constraint.rewind(*index);
@@ -408,7 +408,7 @@ impl Sequence {
             if left == 0 {
                 break;
             }
-            let bytes = self.vocabulary.token_bytes(*token).unwrap_or_default();
+            let bytes = self.start.bytes_of(&self.vocabulary, *token);
             let used = &bytes[bytes.len().saturating_sub(left)..];
             left -= used.len();
             pieces.push(used);

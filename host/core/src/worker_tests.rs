@@ -78,6 +78,7 @@ fn start(id: u64, prompt: &str) -> Start {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     }
 }
 

@@ -87,6 +87,11 @@ impl Encoder {
         self.specials.has_control(text)
     }
 
+    /// Where `text` can be cut, ascending, so that no part spells a control token.
+    pub(crate) fn cuts(&self, text: &str) -> Vec<usize> {
+        self.specials.cuts(text)
+    }
+
     /// The tokens of a text. `None` if nobody waits for them any more.
     pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Option<Encoded> {
         let mut output = Output::new(&encode);

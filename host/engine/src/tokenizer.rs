@@ -33,4 +33,8 @@ impl Tokenizer for LlamaTokenizer {
     fn has_control(&self, text: &str) -> bool {
         self.0.encoder.has_control(text)
     }
+
+    fn cuts(&self, text: &str) -> Vec<usize> {
+        self.0.encoder.cuts(text)
+    }
 }

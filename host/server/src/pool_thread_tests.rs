@@ -1,4 +1,6 @@
 //! A pool thread between a test that submits and workers that the test plays.
+use std::sync::Arc;
+
 use camshaft_api::FirstReply;
 use camshaft_api::backend::Shared;
 use camshaft_core::engine::EngineLimits;
@@ -132,6 +134,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     };
     PoolMessage::Submit(Box::new(Submission {
         first_choice: RequestId(id),

@@ -30,7 +30,7 @@ use crate::adapters;
 use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{ModelConfig, ModelSource};
+use crate::config::{FamilyKey, ModelConfig, ModelSource};
 use crate::cores::Cores;
 use crate::demo;
 use crate::error::ServerError;
@@ -237,7 +237,8 @@ impl Starter {
         );
         let text = TextModel { info, tokenizer };
         let sampling = ConfiguredSampling::new((&config.sampling).into());
-        let backend = GenerateBackend { text, sampling, adapters, pool: submissions_in, accepts };
+        let family = config.family.map(|FamilyKey(family)| family);
+        let backend = GenerateBackend { text, sampling, family, grammars, adapters, pool: submissions_in, accepts };
         Ok(beginning.model(config, Backend::Generate(backend)))
     }
 

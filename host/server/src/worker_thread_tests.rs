@@ -111,6 +111,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     };
     let stream = Stream::new(sender, Shared::default(), Arc::new(NoPolicies));
     (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)

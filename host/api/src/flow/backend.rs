@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
+use camshaft_core::family::description::Family;
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
 use camshaft_core::message::{Event, OpenSession, Start};
 use camshaft_core::policy::{Hints, PolicySet, Principal, Priority};
@@ -95,6 +97,10 @@ pub struct GenerateBackend {
     pub text: TextModel,
     /// What the operator says of requests that name no sampling parameters.
     pub sampling: ConfiguredSampling,
+    /// How the operator says that its answers have tool calls and thinking; `None`: as its chat template shows.
+    pub family: Option<&'static Family>,
+    /// Compiled for its vocabulary, and shared with its workers.
+    pub grammars: Arc<GrammarStore>,
     /// They keep its weights in memory: dropped before `pool`, which hears then that nobody can ask any more.
     pub adapters: Arc<Adapters>,
     /// To the pool's thread. Bounded: a full channel means overload.

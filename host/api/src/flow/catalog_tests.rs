@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
+use camshaft_core::grammar::GrammarStore;
 
 use super::*;
 use crate::flow::backend::{Backend, GenerateBackend, TextModel};
@@ -22,7 +23,15 @@ fn served(naming: Naming, accepts: bool) -> Entry {
     let (pool, _) = crossbeam_channel::bounded(1);
     let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
     let (adapters, accepts) = (Arc::default(), Arc::new(AtomicBool::new(accepts)));
-    let backend = Backend::Generate(GenerateBackend { text, sampling: Default::default(), adapters, pool, accepts });
+    let backend = Backend::Generate(GenerateBackend {
+        grammars: Arc::new(GrammarStore::new(text.info.vocabulary.clone())),
+        text,
+        sampling: Default::default(),
+        family: None,
+        adapters,
+        pool,
+        accepts,
+    });
     let model = Model { id: naming.id(), naming: naming.clone(), health, created: 7, backend };
     Entry { naming, held: Held::Served(Served::new(model).unwrap()) }
 }

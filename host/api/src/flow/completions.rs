@@ -2,11 +2,13 @@
 use camshaft_core::ids::Token;
 use camshaft_core::limits;
 
+use crate::flow::constrain;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::flow::served::Served;
 use crate::wire::fields::Fields;
+use crate::wire::format;
 use crate::wire::input::{self, InputContent};
 use crate::wire::json::Body;
 use crate::wire::tokens;
@@ -25,6 +27,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let adapters = context.adapters(&fields, served)?;
     let settings = context.settings(&fields, served, Endpoint::Completion)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
+    let form = constrain::text(context, served, format::read(&fields)?)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
     // wants control tokens sends token ids.
@@ -60,6 +63,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
         prompts,
         settings,
         adapters,
+        form,
         logprobs,
         scores_prompts,
     }

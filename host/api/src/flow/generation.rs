@@ -321,13 +321,14 @@ impl Starting<'_> {
             stop: extent.stop.clone(),
             ignore_eos: extent.ignore_eos,
             ends: Ends {
-                tokens: extent.stop_tokens.clone(),
+                tokens: extent.stop_tokens.iter().chain(&request.form.stops).copied().collect(),
                 min_tokens: extent.min_tokens,
                 max_duration: extent.max_duration.map(|most| most.saturating_sub(so_far)),
             },
             score_prompt: request.scores_prompts,
             logprobs: request.told_logprobs(),
-            grammar: None,
+            grammar: request.form.grammar.clone(),
+            shown: request.form.shown.clone(),
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn render(
     most: u32,
     aside: &Aside,
 ) -> Result<Rendered, FlowError> {
-    let Conversation { messages, variables: kwargs, ending } = conversation;
+    let Conversation { messages, tools, variables: kwargs, ending } = conversation;
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
@@ -73,15 +73,19 @@ pub(crate) fn render(
         last.content.push_str(&open_end);
     }
     let (messages, kwargs) = (&*marked, &*without_next);
-    let written: String = messages.iter().map(|message| message.content.trim()).collect();
+    let mut written: String = messages.iter().map(|message| message.content.trim()).collect();
+    messages.iter().for_each(|message| collect_other_texts(message, &mut written));
+    tools.iter().for_each(|tool| collect_text("", tool, &mut written));
     let mut pieces;
     let rendered;
     if tokenizer.has_control(&written) {
-        let markers = Markers::new(messages);
-        rendered = template.render(&markers.messages, kwargs, aside)?;
+        let markers = Markers::new(messages, tools, &|text| tokenizer.cuts(text));
+        let marked = Conversation { messages: &markers.messages, tools: &markers.tools, variables: kwargs, ending };
+        rendered = template.render(marked, aside)?;
         pieces = markers.split(&rendered, messages);
     } else {
-        rendered = template.render(messages, kwargs, aside)?;
+        let conversation = Conversation { messages, tools, variables: kwargs, ending };
+        rendered = template.render(conversation, aside)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
     if ending == Ending::Open {
@@ -151,27 +155,48 @@ fn collect_text(name: &str, value: &Value, text: &mut String) {
     }
 }
 
-/// Messages whose texts are replaced by markers.
+/// All texts of a message but its content.
+fn collect_other_texts(message: &Message, text: &mut String) {
+    for other in [&message.reasoning_content, &message.tool_call_id, &message.name].into_iter().flatten() {
+        text.push_str(other);
+    }
+    for call in &message.tool_calls {
+        text.push_str(&call.id);
+        collect_text(&call.function.name, &call.function.arguments, text);
+    }
+}
+
+/// Messages whose contents are replaced by markers, and whose other texts are cut by some, and so are those of tools.
 struct Markers {
     nonce: u64,
     messages: Vec<Message>,
+    tools: Vec<Value>,
 }
 
+/// Where a text is cut, so that it spells no control token.
+type Cuts<'a> = &'a dyn Fn(&str) -> Vec<usize>;
+
 impl Markers {
-    fn new(messages: &[Message]) -> Self {
+    fn new(messages: &[Message], tools: &[Value], cuts: Cuts<'_>) -> Self {
         let nonce = rand::random();
+        let cut = Cut { marker: format!("{OPEN}{nonce}-{CLOSE}"), cuts };
         let mark = |(i, message): (usize, &Message)| {
             let text = &message.content;
             // Keep white space at the ends, so that a template that trims treats the marker like the text.
             let end = text.trim_end().len();
             let start = end - text[..end].trim_start().len();
             let marker = if start == end { String::new() } else { format!("{OPEN}{nonce}-{i}{CLOSE}") };
-            Message { role: message.role, content: format!("{}{marker}{}", &text[..start], &text[end..]) }
+            let mut message =
+                Message { content: format!("{}{marker}{}", &text[..start], &text[end..]), ..message.clone() };
+            cut.message(&mut message);
+            message
         };
-        Self { nonce, messages: messages.iter().enumerate().map(mark).collect() }
+        let mut tools = tools.to_vec();
+        tools.iter_mut().for_each(|tool| cut.value(tool));
+        Self { nonce, messages: messages.iter().enumerate().map(mark).collect(), tools }
     }
 
-    /// Splits a rendered prompt at its markers, and puts the texts of `messages` in their place.
+    /// Splits a rendered prompt at its markers, and puts the contents of `messages` in the place of those that stand for one.
     fn split<'a>(&self, rendered: &'a str, messages: &'a [Message]) -> Vec<PromptPart<'a>> {
         let opening = format!("{OPEN}{}-", self.nonce);
         let mut pieces = Vec::new();
@@ -190,5 +215,60 @@ impl Markers {
             pieces.push(PromptPart::Template(rest));
         }
         pieces
+    }
+}
+
+/// Cuts texts at control tokens by a marker.
+struct Cut<'a> {
+    marker: String,
+    cuts: Cuts<'a>,
+}
+
+impl Cut<'_> {
+    /// All texts but the content.
+    fn message(&self, message: &mut Message) {
+        for text in [&mut message.reasoning_content, &mut message.tool_call_id, &mut message.name].into_iter().flatten()
+        {
+            self.text(text);
+        }
+        for call in &mut message.tool_calls {
+            self.text(&mut call.id);
+            self.text(&mut call.function.name);
+            self.value(&mut call.function.arguments);
+        }
+    }
+
+    fn value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.text(text),
+            Value::Array(list) => list.iter_mut().for_each(|item| self.value(item)),
+            Value::Object(map) => {
+                let members = std::mem::take(map).into_iter();
+                *map = members
+                    .map(|(mut name, mut value)| {
+                        self.text(&mut name);
+                        self.value(&mut value);
+                        (name, value)
+                    })
+                    .collect();
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn text(&self, text: &mut String) {
+        let cuts = (self.cuts)(text);
+        if cuts.is_empty() {
+            return;
+        }
+        let mut cut = String::with_capacity(text.len() + cuts.len() * self.marker.len());
+        let mut begin = 0;
+        for at in cuts {
+            cut.push_str(&text[begin..at]);
+            cut.push_str(&self.marker);
+            begin = at;
+        }
+        cut.push_str(&text[begin..]);
+        *text = cut;
     }
 }

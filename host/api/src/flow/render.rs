@@ -1,6 +1,7 @@
 //! Renders responses in OpenAI's shapes.
 pub(crate) mod chunks;
 mod logprobs;
+mod parts;
 mod usage;
 pub(crate) mod whole;
 
@@ -74,7 +75,30 @@ enum Finish {
     Length,
     #[serde(rename = "content_filter")]
     ContentFilter,
+    #[serde(rename = "tool_calls")]
+    ToolCalls,
 }
+
+/// A call, or a part of one in a chunk, where it has its index.
+#[derive(Debug, Serialize)]
+struct CallObject<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionObject<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionObject<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
+}
+
+const FUNCTION: &str = "function";
 
 impl From<FinishReason> for Finish {
     fn from(reason: FinishReason) -> Self {

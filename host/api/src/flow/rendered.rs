@@ -68,7 +68,7 @@ fn render(context: ParseContext<'_>, body: &Body) -> Result<Rendered, FlowError>
     let served = context.model(&fields)?;
     served.pool()?;
     let most = served.text()?.info.context_tokens;
-    let rendered = chat::render(context, &fields, &served, most)?;
+    let rendered = chat::render(context, &fields, &served, most)?.rendered;
     let tokens = TokenCount::of(rendered.tokens.len(), most);
     match tokens {
         TokenCount::Exactly(_) => Ok(rendered),

@@ -8,6 +8,8 @@ use camshaft_core::{limits, policy};
 use crate::flow::adapters::ChosenAdapters;
 use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
+use crate::flow::form::AnswerForm;
+use crate::flow::notation::Notation;
 use crate::flow::served::Served;
 use crate::wire::params::GenerationSettings;
 
@@ -31,6 +33,8 @@ pub(crate) struct GenerationRequest {
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) settings: GenerationSettings,
     pub(crate) adapters: ChosenAdapters,
+    /// What the answers must look like.
+    pub(crate) form: AnswerForm,
     /// Number of alternatives to report per token; `None`: no log-probabilities.
     pub(crate) logprobs: Option<u32>,
     /// Report the log-probabilities of the prompts' tokens, too.
@@ -80,6 +84,11 @@ impl GenerationRequest {
         self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.best_of as usize))
     }
 
+    /// A new id of a call.
+    pub(crate) fn call_id(&self) -> String {
+        self.served.notation().map(Notation::call_id).unwrap_or_default()
+    }
+
     /// Whether more choices are generated than answered.
     pub(crate) fn chooses(&self) -> bool {
         self.settings.best_of > self.settings.n
@@ -109,7 +118,7 @@ impl GenerationRequest {
             CHOICE_BYTES.saturating_add(budget::text_bytes(prompt.echo.len())).saturating_add(logprobs)
         };
         let tokens = self.prompt_tokens() as usize * TOKEN_BYTES;
-        self.choices().map(of_choice).fold(tokens, usize::saturating_add)
+        self.choices().map(of_choice).fold(tokens.saturating_add(self.form.held_bytes()), usize::saturating_add)
     }
 
     /// Length of all prompts together. A prompt with several choices counts once.

@@ -9,6 +9,7 @@ use crossbeam_channel::Sender;
 use crate::flow::adapters::Adapters;
 use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::error::FlowError;
+use crate::flow::notation::Notation;
 use crate::flow::template::ChatTemplate;
 
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Served {
     pub(crate) model: Model,
     /// Of a model that reads texts.
     template: Option<ChatTemplate>,
+    /// Of a model that generates.
+    notation: Option<Notation>,
     /// `system_fingerprint`: changes with the weights and the server's version.
     pub(crate) fingerprint: String,
     asked: AtomicU64,
@@ -41,7 +44,11 @@ impl Served {
         };
         let weights = digest.and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
         let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
-        Ok(Arc::new(Self { model, template, fingerprint, asked: AtomicU64::new(0) }))
+        let notation = match &model.backend {
+            Backend::Generate(generator) => Some(Notation::new(generator.family, &generator.text)),
+            _ => None,
+        };
+        Ok(Arc::new(Self { model, template, notation, fingerprint, asked: AtomicU64::new(0) }))
     }
 
     /// For a request, which holds it from now on.
@@ -108,6 +115,12 @@ impl Served {
     /// 400 for a model that reads no texts.
     pub(crate) fn template(&self) -> Result<&ChatTemplate, FlowError> {
         self.template.as_ref().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
+    }
+
+    /// # Errors
+    /// 400 for a model of another kind.
+    pub(crate) fn notation(&self) -> Result<&Notation, FlowError> {
+        self.notation.as_ref().ok_or_else(|| self.is_not(ModelKind::Generate))
     }
 
     /// An error if nobody computes for the model, or its weights are no more what was loaded.

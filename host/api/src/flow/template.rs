@@ -14,12 +14,11 @@ use camshaft_core::engine::ModelInfo;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
-use serde_json::Map;
 
 use crate::flow::aside::Aside;
 use crate::flow::error::FlowError;
 use crate::flow::template_use::TemplateUse;
-use crate::wire::messages::Message;
+use crate::wire::messages::Conversation;
 
 /// Bound of the template instructions of one rendering. Past it the request is refused.
 const FUEL: u64 = 2_000_000;
@@ -39,7 +38,7 @@ pub(crate) const FALLBACK: &str = "{% for message in messages %}{{ message.role 
                                    {% if add_generation_prompt %}assistant:{% endif %}";
 const NAME: &str = "chat_template";
 /// Variables that only the host may set.
-const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
+const RESERVED: [&str; 4] = ["messages", "tools", "bos_token", "eos_token"];
 
 /// A compiled template, with the model's special tokens.
 pub(crate) struct ChatTemplate {
@@ -86,22 +85,21 @@ impl ChatTemplate {
         Ok(Self { environment, short, usage: Arc::new(TemplateUse::new(model)), stacks: STACKS })
     }
 
-    /// Renders the prompt of a conversation in which the assistant speaks next. `kwargs` are further variables.
+    /// Renders the prompt of a conversation in which the assistant speaks next, unless its variables say otherwise.
     ///
     /// # Errors
     /// 400: the template refuses the messages, or fails on them. 503: it ran away before, or there is no memory for a stack.
-    pub(crate) fn render(
-        &self,
-        messages: &[Message],
-        kwargs: &Map<String, serde_json::Value>,
-        aside: &Aside,
-    ) -> Result<String, FlowError> {
+    pub(crate) fn render(&self, conversation: Conversation<'_>, aside: &Aside) -> Result<String, FlowError> {
+        let Conversation { messages, tools, variables: kwargs, .. } = conversation;
         if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
             let param = format!("chat_template_kwargs.{name}");
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
         let run = |fuel| {
+            // As Hugging Face does: a template may ask whether there are tools in any way.
+            let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
             let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
+            variables.push(("tools".to_owned(), tools));
             variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
             variables.push(("messages".to_owned(), Value::from(Serde(messages))));
             self.run(fuel, Value::from_pairs(variables))

@@ -22,9 +22,9 @@ pub(crate) async fn respond(
             ChoiceEvent::Delta(delta) => {
                 // Log-probabilities, which take far more, have their memory from the start.
                 share.add(budget::text_bytes(delta.text.len()));
-                choices[index].add(delta);
+                choices[index].add(&request, delta);
             }
-            ChoiceEvent::Finished(reason) => choices[index].reason = Some(reason),
+            ChoiceEvent::Finished(reason) => choices[index].end(&request, reason),
         }
     }
     let totals = running.totals();

@@ -11,10 +11,22 @@ const CONTINUE: &str = "continue_final_message";
 const GENERATION_PROMPT: &str = "add_generation_prompt";
 
 /// A message as chat templates see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Message {
     pub(crate) role: Role,
     pub(crate) content: String,
+    /// Of the assistant's: what it thought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// Of the assistant's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
+    /// Of a tool's: the call that it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_call_id: Option<String>,
+    /// Of a tool's: the name of the function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,12 +35,43 @@ pub(crate) enum Role {
     System,
     User,
     Assistant,
+    Tool,
+}
+
+/// An earlier call of a function.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename = "function")]
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
+    pub(crate) function: CalledFunction,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct CalledFunction {
+    pub(crate) name: String,
+    /// An object; of templates that write it as it is, its JSON.
+    pub(crate) arguments: Value,
+}
+
+impl Message {
+    pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
+        Self {
+            role,
+            content: content.into(),
+            reasoning_content: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+        }
+    }
 }
 
 /// Messages with what else a chat template is given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conversation<'a> {
     pub(crate) messages: &'a [Message],
+    /// The functions that the assistant knows, as templates see them.
+    pub(crate) tools: &'a [Value],
     /// Further variables.
     pub(crate) variables: &'a Map<String, Value>,
     pub(crate) ending: Ending,
@@ -92,17 +135,16 @@ fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,
-        role @ ("tool" | "function") => {
-            return Err(RequestError::field(fields.path("role"), format!("messages of role {role} are not supported")));
-        }
+        "tool" => Role::Tool,
         role => {
-            let message = format!("role must be system, developer, user or assistant, got {:?}", Shown(role));
+            let message = format!("role must be system, developer, user, assistant or tool, got {:?}", Shown(role));
             return Err(RequestError::field(fields.path("role"), message));
         }
     };
-    if role == Role::Assistant && fields.list("tool_calls")?.is_some_and(|calls| !calls.is_empty()) {
-        return Err(RequestError::field(fields.path("tool_calls"), "tool calls are not supported"));
-    }
+    let tool_calls = match role {
+        Role::Assistant => tool_calls(&fields)?,
+        _ => Vec::new(),
+    };
     let path = fields.path("content");
     let content = match fields.get("content") {
         Some(Value::String(text)) => text.clone(),
@@ -111,7 +153,62 @@ fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
         None if role == Role::Assistant => String::new(),
         None => return Err(RequestError::field(path.clone(), format!("{path} is required"))),
     };
-    Ok(Message { role, content })
+    let mut message = Message { tool_calls, ..Message::new(role, content) };
+    match role {
+        Role::Assistant => message.reasoning_content = fields.text("reasoning_content")?.map(str::to_owned),
+        Role::Tool => {
+            fields.require("tool_call_id")?;
+            message.tool_call_id = fields.text("tool_call_id")?.map(str::to_owned);
+            message.name = fields.text("name")?.map(str::to_owned);
+        }
+        Role::System | Role::User => {}
+    }
+    Ok(message)
+}
+
+/// The calls of an earlier answer.
+fn tool_calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, RequestError> {
+    let Some(list) = fields.list("tool_calls")? else { return Ok(Vec::new()) };
+    if list.len() > limits::CALLS {
+        let (path, max) = (fields.path("tool_calls"), limits::CALLS);
+        let message = format!("{path} may hold at most {max} calls, got {}", list.len());
+        return Err(RequestError::field(path, message));
+    }
+    let path = |i: usize| fields.path(&format!("tool_calls[{i}]"));
+    list.iter().enumerate().map(|(i, call)| tool_call(&Fields::of(call, &path(i))?)).collect()
+}
+
+fn tool_call(fields: &Fields<'_>) -> Result<ToolCall, RequestError> {
+    function_type(fields)?;
+    fields.require("id")?;
+    let id = fields.text("id")?.unwrap_or_default().to_owned();
+    let function = Fields::of(fields.require("function")?, &fields.path("function"))?;
+    function.require("name")?;
+    let name = function.text("name")?.unwrap_or_default().to_owned();
+    function.require("arguments")?;
+    let text = function.text("arguments")?.unwrap_or_default();
+    // What clients send for a function without arguments.
+    let arguments = if text.trim().is_empty() { Ok(Value::Object(Map::new())) } else { serde_json::from_str(text) };
+    match arguments {
+        Ok(arguments @ Value::Object(_)) => Ok(ToolCall { id, function: CalledFunction { name, arguments } }),
+        _ => {
+            let path = function.path("arguments");
+            let message = format!("{path} must be the JSON of an object, got {:?}", Shown(text));
+            Err(RequestError::field(path, message))
+        }
+    }
+}
+
+/// # Errors
+/// 400: `type` is there, and none of a function.
+pub(crate) fn function_type(fields: &Fields<'_>) -> Result<(), RequestError> {
+    match fields.text("type")? {
+        None | Some("function") => Ok(()),
+        Some(other) => {
+            let message = format!("{} must be function, got {:?}", fields.path("type"), Shown(other));
+            Err(RequestError::field(fields.path("type"), message))
+        }
+    }
 }
 
 fn text_of_parts(parts: &[Value], path: &str) -> Result<String, RequestError> {
@@ -168,13 +265,56 @@ mod tests {
         check_param(&json!([user, "hi"]), "messages[1]");
         check_param(&json!([{"content": "hi"}]), "messages[0].role");
         check_param(&json!([user, {"role": "wizard", "content": "hi"}]), "messages[1].role");
-        check_param(&json!([{"role": "tool", "content": "hi"}]), "messages[0].role");
+        check_param(&json!([{"role": "function", "content": "hi"}]), "messages[0].role");
+        check_param(&json!([{"role": "tool", "content": "hi"}]), "messages[0].tool_call_id");
+        check_param(&json!([{"role": "tool", "tool_call_id": "c"}]), "messages[0].content");
         check_param(&json!([user, user, {"role": "user"}]), "messages[2].content");
         check_param(&json!([{"role": "user", "content": null}]), "messages[0].content");
         check_param(&json!([{"role": "user", "content": 3}]), "messages[0].content");
         check_param(&json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type");
         check_param(&json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text");
-        check_param(&json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls");
+    }
+
+    #[test]
+    fn reads_calls_with_their_arguments_as_objects_and_their_results() {
+        let call = |arguments: &str| json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let got = parse(&json!([
+            {"role": "assistant", "reasoning_content": "hm", "tool_calls": [call(" {\"b\": 1, \"a\": [2]}"), call("")]},
+            {"role": "tool", "tool_call_id": "c1", "name": "f", "content": [{"type": "text", "text": "9"}]},
+        ]));
+        let got = serde_json::to_value(got.unwrap()).unwrap();
+        let call = |arguments: Value| json!({"type": "function", "id": "c1", "function": {"name": "f", "arguments": arguments}});
+        let expected = json!([
+            {"role": "assistant", "content": "", "reasoning_content": "hm",
+             "tool_calls": [call(json!({"b": 1, "a": [2]})), call(json!({}))]},
+            {"role": "tool", "content": "9", "tool_call_id": "c1", "name": "f"},
+        ]);
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn names_what_is_wrong_with_a_call() {
+        let check = |call: &Value, param: &str| {
+            check_param(
+                &json!([{"role": "assistant", "tool_calls": [call]}]),
+                &format!("messages[0].tool_calls[0]{param}"),
+            );
+        };
+        check(&json!(1), "");
+        check(&json!({}), ".id");
+        check(&json!({"id": "c", "type": "custom"}), ".type");
+        check(&json!({"id": "c"}), ".function");
+        check(&json!({"id": "c", "function": {"arguments": "{}"}}), ".function.name");
+        check(&json!({"id": "c", "function": {"name": "f"}}), ".function.arguments");
+        for arguments in [json!("{"), json!("[]"), json!("7"), json!({})] {
+            check(&json!({"id": "c", "function": {"name": "f", "arguments": arguments}}), ".function.arguments");
+        }
+        let calls = |count| {
+            json!([{"role": "assistant", "tool_calls": vec![
+            json!({"id": "c", "function": {"name": "f", "arguments": "{}"}}); count]}])
+        };
+        assert_eq!(parse(&calls(limits::CALLS)).unwrap()[0].tool_calls.len(), limits::CALLS);
+        check_param(&calls(limits::CALLS + 1), "messages[0].tool_calls");
     }
 
     #[test]

@@ -19,20 +19,7 @@ use crate::wire::sampling;
 pub(crate) const TIMEOUT_HEADER: &str = "x-request-timeout";
 const MIN_TIMEOUT: f64 = 0.001;
 /// Fields that no engine here supports. They are refused unless absent, null or empty.
-const UNSUPPORTED: [&str; 12] = [
-    "tools",
-    "functions",
-    "audio",
-    "prediction",
-    "grammar",
-    "json_schema",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-    "web_search_options",
-];
+const UNSUPPORTED: [&str; 4] = ["functions", "audio", "prediction", "web_search_options"];
 /// Fields that change the answer in a way that is not served, with the reason. They are refused unless absent, null or false.
 const REFUSED: [(&str, &str); 2] = [
     ("use_beam_search", "sequences are sampled one by one; best_of returns the likeliest of several"),
@@ -128,14 +115,7 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
         let message = format!("modalities may hold text only, got {}", Shown(&other.to_string()));
         return Err(RequestError::field(format!("modalities[{at}]"), message));
     }
-    let Some(format) = fields.get("response_format") else { return Ok(()) };
-    match Fields::of(format, "response_format")?.text("type")? {
-        Some("text") => Ok(()),
-        kind => Err(RequestError::field(
-            "response_format",
-            format!("response_format of type {} is not supported, only text", Shown(kind.unwrap_or("(none)"))),
-        )),
-    }
+    Ok(())
 }
 
 fn is_empty(value: &Value) -> bool {

@@ -109,9 +109,8 @@ fn checks_logit_bias_keys_values_and_count() {
 fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
     let unsupported = json!([{"type": "function"}]);
     for (name, value) in [
-        ("tools", unsupported.clone()),
         ("functions", unsupported),
-        ("response_format", json!({"type": "json_object"})),
+        ("prediction", json!({"type": "content"})),
         ("chat_template", json!("{{ messages }}")),
         ("use_beam_search", json!(true)),
         ("stream_options", json!({"include_usage": true})),

@@ -60,8 +60,8 @@ async fn refuses_parameters_that_are_out_of_range_or_of_another_type() {
     check_chat(json!({"stream_options": {"include_usage": true}}), "stream_options").await;
     check_chat(json!({"stream": "yes"}), "stream").await;
     check_chat(json!({"samplers": ["nope"]}), "samplers[0]").await;
-    check_chat(json!({"tools": [{"type": "function"}]}), "tools").await;
-    check_chat(json!({"response_format": {"type": "json_schema"}}), "response_format").await;
+    check_chat(json!({"tools": [{"type": "function"}]}), "tools[0].function").await;
+    check_chat(json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema").await;
     check_chat(json!({"chat_template_kwargs": []}), "chat_template_kwargs").await;
     check_chat(json!({"chat_template_kwargs": {"x": "<|end|>"}}), "chat_template_kwargs").await;
     for (more, param) in [

@@ -16,6 +16,8 @@ use camshaft_api::{
     ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{Encode, Encoded, InfillTokens, ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::family::detect::FamilyName;
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
@@ -189,6 +191,8 @@ impl Server {
         let sampling = ConfiguredSampling::default();
         let health = ModelHealth::default();
         health.worker().up();
+        // Its template need not write tools: those of `generic` take more tokens than the context has.
+        let FamilyName(family) = "hermes".parse().unwrap();
         let model = |id: &str| Model {
             id: id.into(),
             naming: Naming::of(id),
@@ -197,6 +201,8 @@ impl Server {
             backend: Backend::Generate(GenerateBackend {
                 sampling: if id == "demo" { sampling.clone() } else { Default::default() },
                 adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
+                family: (id == "demo").then_some(family),
+                grammars: Arc::new(GrammarStore::new(info().vocabulary)),
                 text: TextModel {
                     info: ModelInfo { infill: (id != "demo").then_some(INFILL), ..info() },
                     tokenizer: Arc::new(Bytes { hold: hold.clone() }),

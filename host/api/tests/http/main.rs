@@ -26,4 +26,5 @@ mod responses;
 mod scores;
 mod streaming;
 mod surface;
+mod tools;
 mod validators;

@@ -78,6 +78,11 @@ impl Parser {
         }
     }
 
+    /// Whether what comes next is thinking.
+    pub fn is_thinking(&self) -> bool {
+        matches!(self.state, State::Thinking { .. })
+    }
+
     /// Takes the next piece of the answer.
     pub fn push(&mut self, piece: &str) -> Vec<Event> {
         let mut events = Events::default();

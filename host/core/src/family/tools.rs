@@ -141,6 +141,16 @@ impl Tools {
         self.parallel
     }
 
+    /// The same tools, of which one takes any object.
+    #[must_use]
+    pub fn relaxed(&self, tool: usize) -> Self {
+        let mut relaxed = self.clone();
+        if let Some(tool) = relaxed.callable.get_mut(tool) {
+            tool.parameters = Some(serde_json::json!({ "type": "object" }));
+        }
+        relaxed
+    }
+
     /// The tool of this name, if it may be called.
     pub fn get(&self, name: &str) -> Option<&Tool> {
         self.callable.iter().find(|tool| tool.name == name)

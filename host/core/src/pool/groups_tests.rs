@@ -29,6 +29,7 @@ fn start(tenant: &str, namespace: &str, session: &str) -> Start {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
         context: Default::default(),
     }
 }

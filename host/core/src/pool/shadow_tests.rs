@@ -1,4 +1,4 @@
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::engine::EngineLimits;
@@ -129,6 +129,7 @@ fn submit(pool: &mut Pool, id: u64, max_tokens: u32, now: Duration) {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     };
     let start = Box::new(start);
     let new = NewRequest {

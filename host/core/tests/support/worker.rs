@@ -108,6 +108,7 @@ pub(crate) fn start(
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
     };
     Command::Start { need, start: Box::new(start) }
 }

@@ -68,6 +68,17 @@ impl Specials {
         self.control.is_match(text)
     }
 
+    /// Where `text` can be cut, ascending, so that no part spells a control token of several characters: behind the first
+    /// character of each that is spelled.
+    pub(super) fn cuts(&self, text: &str) -> Vec<usize> {
+        let behind_first = |start: usize| start + text[start..].chars().next().map_or(0, char::len_utf8);
+        let mut cuts: Vec<usize> =
+            self.control.find_overlapping_iter(text).map(|spelled| behind_first(spelled.start())).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
     /// Splits `text` at its special tokens, at control tokens only if `control` is set.
     pub(super) fn split<'a>(&self, text: &'a str, control: bool) -> Vec<Fragment<'a>> {
         self.split_reading(text, control, &mut 0)
@@ -229,6 +240,24 @@ mod tests {
                 })
                 .collect();
             prop_assert_eq!(Specials::new(list.clone()).unwrap().split(&text, control), one_by_one(&list, &text, control));
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_text_that_is_cut_spells_a_control_token() {
+        let control = |token, text: &str| Special { control: true, ..special(token, text) };
+        let specials =
+            Specials::new(vec![control(0, "<a>"), control(1, "<a><a>"), control(2, "\u{e9}x"), special(3, "b")]);
+        let specials = specials.unwrap();
+        for text in ["", "plain b", "<a>", "x<a><a><a>", "<a\u{e9}x>\u{e9}x", "<<a>>"] {
+            let (mut begin, mut parts) = (0, Vec::new());
+            for cut in specials.cuts(text).into_iter().chain([text.len()]) {
+                parts.push(&text[begin..cut]);
+                begin = cut;
+            }
+            assert_eq!(parts.concat(), text);
+            assert!(parts.iter().all(|part| !specials.has_control(part)), "{text}: {parts:?}");
+            assert_eq!(parts.len() > 1, specials.has_control(text), "{text}: {parts:?}");
         }
     }
 

@@ -71,6 +71,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         score_prompt: false,
         logprobs: Some(0),
         grammar: None,
+        shown: Arc::default(),
     }
 }
 

@@ -155,6 +155,7 @@ impl Cluster {
             score_prompt: false,
             logprobs: None,
             grammar: None,
+            shown: Arc::default(),
         };
         let deadline = timeout.map(|timeout| self.now + timeout);
         let (start, arrived) = (Box::new(start), self.now);

@@ -89,6 +89,7 @@ pub(crate) fn request(id: u64, tenant: &str, prompt: usize) -> NewRequest {
         score_prompt: false,
         logprobs: None,
         grammar: None,
+        shown: Arc::default(),
         context: Default::default(),
     };
     NewRequest {

@@ -182,7 +182,7 @@ fn checked(tree: Node, keys: &Keys) -> Result<(Config, Node), ConfigError> {
 /// An unknown key, or a value of the wrong type or out of bounds.
 pub(crate) fn model_of(settings: serde_json::Map<String, serde_json::Value>) -> Result<ModelConfig, ConfigError> {
     let source = Source::Order;
-    let given = settings.into_iter().filter(|(_, value)| !value.is_null());
+    let given = without_nulls(settings).into_iter();
     let table = given.map(|(key, value)| Ok((key, value_of(&value)?))).collect::<Result<toml::Table, ConfigError>>()?;
     let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
     tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
@@ -191,6 +191,16 @@ pub(crate) fn model_of(settings: serde_json::Map<String, serde_json::Value>) -> 
     complete_models(&mut tree)?;
     let (mut config, _) = checked(tree, &Keys::new()).map_err(ConfigError::of_order)?;
     Ok(config.live.model.remove(0))
+}
+
+/// What is given: `null` stands for a key that is not.
+fn without_nulls(settings: serde_json::Map<String, serde_json::Value>) -> serde_json::Map<String, serde_json::Value> {
+    let given = |(key, value)| match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::Object(inner) => Some((key, serde_json::Value::Object(without_nulls(inner)))),
+        value => Some((key, value)),
+    };
+    settings.into_iter().filter_map(given).collect()
 }
 
 /// `model.1` of `model.1.path`.

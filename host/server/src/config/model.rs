@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
 use super::choices::{BackendKey, FlashKey, KindKey, KvLayoutKey, KvTypeKey, LoadKey, NumaKey, ReserveKey, SwapKey};
+use super::family::FamilyKey;
 use super::origins::Origins;
 use super::quantity::DurationValue;
 use super::sampling::SamplingConfig;
@@ -124,6 +125,8 @@ pub struct ModelConfig {
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
     pub sampling: SamplingConfig,
+    /// How its answers have tool calls and thinking. Unset: as its chat template shows.
+    pub family: Option<FamilyKey>,
     /// LoRA adapters that requests may name, by `lora` or by the model name `id:adapter`.
     pub adapter: Vec<AdapterConfig>,
     /// A LoRA adapter for the weights, of all requests.
@@ -196,6 +199,7 @@ impl Default for ModelConfig {
             batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
             sampling: SamplingConfig::default(),
+            family: None,
             adapter: Vec::new(),
             lora: None,
             lora_scale: 1.0,

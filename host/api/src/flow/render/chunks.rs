@@ -3,8 +3,9 @@ use camshaft_core::message::{Delta, FinishReason};
 use serde::Serialize;
 
 use super::logprobs::{self, ChatLogprobs, ScoredPrompt, TextLogprobs, TextOffset};
+use super::parts::{Part, PartReader};
 use super::usage::UsageObject;
-use super::{ChoiceNote, Envelope, Finish};
+use super::{CallObject, ChoiceNote, Envelope, FUNCTION, Finish, FunctionObject};
 use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest, Prompt};
 use crate::wire::sse;
@@ -26,6 +27,8 @@ struct ChoiceProgress {
     offset: TextOffset,
     /// Of the prompt that it echoes, if that has log-probabilities.
     scored: Option<ScoredPrompt>,
+    /// Of a chat.
+    parts: PartReader,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,6 +47,10 @@ struct ChatDelta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[CallObject<'a>; 1]>,
     /// Present, as `null`, only with the role.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<Option<&'a str>>,
@@ -59,12 +66,29 @@ struct TextChunkChoice<'a> {
     camshaft: Option<ChoiceNote>,
 }
 
+impl<'a> ChatDelta<'a> {
+    fn of(part: &'a Part) -> Self {
+        let call = |index: &usize, id: Option<&'a String>, name: Option<&'a String>, arguments: &'a str| {
+            let function = FunctionObject { name: name.map(String::as_str), arguments };
+            let (id, kind) = (id.map(String::as_str), id.map(|_| FUNCTION));
+            Self { tool_calls: Some([CallObject { index: Some(*index), id, kind, function }]), ..Self::default() }
+        };
+        match part {
+            Part::Content(text) => Self { content: Some(text), ..Self::default() },
+            Part::Reasoning(text) => Self { reasoning_content: Some(text), ..Self::default() },
+            Part::Call { index, id, name } => call(index, Some(id), Some(name), ""),
+            Part::Arguments { index, text } => call(index, None, None, text),
+        }
+    }
+}
+
 impl Chunks {
     pub(crate) fn new(request: GenerationRequest) -> Self {
         let progress = |prompt: &Prompt| {
             let scores = || ScoredPrompt::new(&request.vocabulary, &prompt.tokens, &prompt.echo);
             let scored = request.scores_prompts.then(scores);
-            ChoiceProgress { opened: false, offset: TextOffset::after(&prompt.echo), scored }
+            let (offset, parts) = (TextOffset::after(&prompt.echo), PartReader::new(&request));
+            ChoiceProgress { opened: false, offset, scored, parts }
         };
         let choices = request.choices().map(progress).collect();
         Self { envelope: Envelope::new(&request), request, choices }
@@ -77,7 +101,12 @@ impl Chunks {
         }
         match self.request.endpoint {
             Endpoint::Chat => {
-                let delta = ChatDelta { role: Some("assistant"), content: Some(""), refusal: Some(None) };
+                let delta = ChatDelta {
+                    role: Some("assistant"),
+                    content: Some(""),
+                    refusal: Some(None),
+                    ..ChatDelta::default()
+                };
                 self.chat(out, ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, camshaft: None });
             }
             Endpoint::Completion => {
@@ -103,9 +132,18 @@ impl Chunks {
         let any = !delta.logprobs.is_empty();
         match self.request.endpoint {
             Endpoint::Chat => {
-                let logprobs = any.then(|| logprobs::chat(vocabulary, &delta.logprobs));
-                let delta = ChatDelta { content: Some(text), ..ChatDelta::default() };
-                self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None, camshaft: None });
+                let parts = self.choices[index].parts.push(&self.request, text, delta.tokens);
+                let mut logprobs = any.then(|| logprobs::chat(vocabulary, &delta.logprobs));
+                if parts.is_empty() && any {
+                    // The text of the tokens is held back.
+                    let delta = ChatDelta { content: Some(""), ..ChatDelta::default() };
+                    let logprobs = logprobs.take();
+                    self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None, camshaft: None });
+                }
+                for part in &parts {
+                    let (delta, logprobs) = (ChatDelta::of(part), logprobs.take());
+                    self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None, camshaft: None });
+                }
             }
             Endpoint::Completion => {
                 let ChoiceProgress { offset, scored, .. } = &mut self.choices[index];
@@ -115,16 +153,22 @@ impl Chunks {
         }
     }
 
-    pub(crate) fn end(&self, out: &mut Vec<u8>, index: usize, reason: FinishReason) {
-        let (finish_reason, camshaft) = (Some(Finish::from(reason)), ChoiceNote::of(reason));
+    pub(crate) fn end(&mut self, out: &mut Vec<u8>, index: usize, reason: FinishReason) {
+        let camshaft = ChoiceNote::of(reason);
         match self.request.endpoint {
             Endpoint::Chat => {
+                for part in &self.choices[index].parts.finish(&self.request) {
+                    let (delta, finish_reason) = (ChatDelta::of(part), None);
+                    self.chat(out, ChatChunkChoice { index, delta, logprobs: None, finish_reason, camshaft: None });
+                }
+                let finish_reason = Some(self.choices[index].parts.finish_reason(reason));
                 self.chat(
                     out,
                     ChatChunkChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason, camshaft },
                 );
             }
             Endpoint::Completion => {
+                let finish_reason = Some(Finish::from(reason));
                 self.text(out, TextChunkChoice { text: "", index, logprobs: None, finish_reason, camshaft });
             }
         }
@@ -134,7 +178,9 @@ impl Chunks {
     pub(crate) fn usage(&self, out: &mut Vec<u8>, totals: Totals) {
         if self.request.settings.include_usage {
             let nothing: &[TextChunkChoice<'_>] = &[];
-            sse::write(out, &self.envelope.object(self.object(), nothing, Some(Some(totals.into()))));
+            let reasoning = self.choices.iter().map(|choice| choice.parts.reasoning_tokens()).sum();
+            let usage = Some(Some(UsageObject::new(totals, reasoning)));
+            sse::write(out, &self.envelope.object(self.object(), nothing, usage));
         }
     }
 

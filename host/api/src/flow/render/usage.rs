@@ -18,7 +18,7 @@ struct PromptDetails {
     audio_tokens: u64,
 }
 
-/// Clients expect these fields, although no model here reasons or speaks.
+/// Clients expect these fields, although no model here speaks.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct CompletionDetails {
     reasoning_tokens: u64,
@@ -28,15 +28,16 @@ struct CompletionDetails {
     rejected_prediction_tokens: u64,
 }
 
-impl From<Totals> for UsageObject {
-    fn from(totals: Totals) -> Self {
+impl UsageObject {
+    /// `reasoning_tokens`: those of what was generated that were thinking.
+    pub(super) fn new(totals: Totals, reasoning_tokens: u64) -> Self {
         Self {
             prompt_tokens: totals.prompt_tokens,
             completion_tokens: totals.generated_tokens,
             total_tokens: totals.prompt_tokens + totals.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: totals.cached_tokens, audio_tokens: 0 },
             completion_tokens_details: CompletionDetails {
-                reasoning_tokens: 0,
+                reasoning_tokens: reasoning_tokens.min(totals.generated_tokens),
                 audio_tokens: 0,
                 accepted_prediction_tokens: totals.accepted_tokens,
                 rejected_prediction_tokens: totals.rejected_tokens,

@@ -4,7 +4,9 @@ use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
 use serde::Serialize;
 
 use super::logprobs::{self, ChatLogprobs, ScoredPrompt, TextLogprobs, TextOffset};
-use super::{ChoiceNote, Envelope, Finish};
+use super::parts::{Part, PartReader};
+use super::usage::UsageObject;
+use super::{CallObject, ChoiceNote, Envelope, FUNCTION, Finish, FunctionObject};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
@@ -14,26 +16,85 @@ use crate::flow::request::{Endpoint, GenerationRequest, Prompt};
 /// The text of one choice, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Collected {
+    /// Of a chat, its content.
     text: String,
+    reasoning: String,
+    calls: Vec<Call>,
+    parts: PartReader,
     logprobs: Vec<TokenLogprob>,
-    pub(crate) reason: Option<FinishReason>,
+    reason: Option<FinishReason>,
     /// Log-probabilities that are the prompt's.
     scored: usize,
+}
+
+/// A call, which may have been cut.
+#[derive(Debug)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Call {
+    fn object(&self) -> CallObject<'_> {
+        let function = FunctionObject { name: Some(&self.name), arguments: &self.arguments };
+        CallObject { index: None, id: Some(&self.id), kind: Some(FUNCTION), function }
+    }
 }
 
 impl Collected {
     /// A new choice of a prompt, which its text may begin with.
     pub(crate) fn new(request: &GenerationRequest, prompt: &Prompt) -> Self {
-        Self { text: prompt.echo.clone(), logprobs: Vec::new(), reason: None, scored: request.scored(prompt) }
+        Self {
+            text: prompt.echo.clone(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            parts: PartReader::new(request),
+            logprobs: Vec::new(),
+            reason: None,
+            scored: request.scored(prompt),
+        }
     }
 
-    pub(crate) fn add(&mut self, delta: Delta) {
-        self.text.push_str(&delta.text);
+    pub(crate) fn add(&mut self, request: &GenerationRequest, delta: Delta) {
+        let parts = self.parts.push(request, &delta.text, delta.tokens);
+        self.take(parts);
         self.logprobs.extend(delta.logprobs);
     }
 
+    pub(crate) fn end(&mut self, request: &GenerationRequest, reason: FinishReason) {
+        let parts = self.parts.finish(request);
+        self.take(parts);
+        self.reason = Some(reason);
+    }
+
+    fn take(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Content(text) => self.text.push_str(&text),
+                Part::Reasoning(text) => self.reasoning.push_str(&text),
+                Part::Call { id, name, .. } => self.calls.push(Call { id, name, arguments: String::new() }),
+                Part::Arguments { index, text } => {
+                    if let Some(call) = self.calls.get_mut(index) {
+                        call.arguments.push_str(&text);
+                    }
+                }
+            }
+        }
+    }
+
     fn finish_reason(&self) -> Finish {
-        self.reason.map_or(Finish::Length, Finish::from)
+        self.reason.map_or(Finish::Length, |reason| self.parts.finish_reason(reason))
+    }
+
+    fn message(&self) -> AssistantMessage<'_> {
+        AssistantMessage {
+            role: "assistant",
+            content: Some(self.text.as_str()).filter(|text| !text.is_empty() || self.calls.is_empty()),
+            refusal: None,
+            reasoning_content: Some(self.reasoning.as_str()).filter(|text| !text.is_empty()),
+            tool_calls: self.calls.iter().map(Call::object).collect(),
+        }
     }
 
     fn note(&self) -> Option<ChoiceNote> {
@@ -77,8 +138,13 @@ struct ChatChoice<'a> {
 #[derive(Debug, Serialize)]
 struct AssistantMessage<'a> {
     role: &'static str,
-    content: &'a str,
+    /// `None`: there are calls only.
+    content: Option<&'a str>,
     refusal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<CallObject<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,7 +169,8 @@ pub(crate) fn respond(
 ) -> Result<Response, FlowError> {
     let envelope = Envelope::new(request);
     let vocabulary = &request.vocabulary;
-    let usage = Some(Some(totals.into()));
+    let reasoning = choices.iter().map(|choice| choice.parts.reasoning_tokens()).sum();
+    let usage = Some(Some(UsageObject::new(totals, reasoning)));
     let choices = choices.iter().enumerate();
     let wanted = request.logprobs.is_some();
     match request.endpoint {
@@ -111,7 +178,7 @@ pub(crate) fn respond(
             let choices: Vec<_> = choices
                 .map(|(index, choice)| ChatChoice {
                     index,
-                    message: AssistantMessage { role: "assistant", content: &choice.text, refusal: None },
+                    message: choice.message(),
                     logprobs: wanted.then(|| logprobs::chat(vocabulary, &choice.logprobs)),
                     finish_reason: choice.finish_reason(),
                     camshaft: choice.note(),

@@ -65,7 +65,7 @@ const GEMMA: &str = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
 
 fn render(template: &str, (bos, eos): (&str, &str), messages: &[Message]) -> Result<String, String> {
     let compiled = ChatTemplate::compile("test", &info(Some(template), bos, eos)).unwrap();
-    compiled.render(messages, &Map::new(), &Aside::default()).map_err(|error| error.to_string())
+    super::tests::render(&compiled, messages, &Map::new(), &Aside::default()).map_err(|error| error.to_string())
 }
 
 fn conversation(system: bool) -> Vec<Message> {
@@ -135,7 +135,7 @@ fn regression_the_longest_conversation_is_rendered_by_every_published_template()
         // Also on the stack with fewer instructions.
         for stacks in [super::STACKS, [super::STACKS[1]; 2]] {
             compiled.stacks = stacks;
-            let rendered = compiled.render(&turns(limits::MESSAGES), &Map::new(), &Aside::default());
+            let rendered = super::tests::render(&compiled, &turns(limits::MESSAGES), &Map::new(), &Aside::default());
             assert_eq!(rendered.unwrap().matches("Go on.").count(), limits::MESSAGES, "{name}");
         }
     }

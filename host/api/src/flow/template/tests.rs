@@ -12,7 +12,7 @@ use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
-use crate::wire::messages::{Conversation, Ending, Message, Role};
+use crate::wire::messages::{CalledFunction, Conversation, Ending, Message, Role, ToolCall};
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
 const TEMPLATE: &str =
@@ -64,7 +64,17 @@ pub(super) fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
 }
 
 pub(super) fn message(role: Role, content: &str) -> Message {
-    Message { role, content: content.to_owned() }
+    Message::new(role, content)
+}
+
+/// The prompt of a conversation without tools.
+pub(super) fn render(
+    template: &ChatTemplate,
+    messages: &[Message],
+    variables: &Map<String, Value>,
+    aside: &Aside,
+) -> Result<String, FlowError> {
+    template.render(Conversation { messages, tools: &[], variables, ending: Ending::default() }, aside)
 }
 
 fn user(contents: &[&str]) -> Vec<Message> {
@@ -80,7 +90,7 @@ fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Re
     let compiled = ChatTemplate::compile("test", &info).unwrap();
     let model = TextModel { info, tokenizer: Arc::new(Bytes) };
     let (messages, variables) = (&user(contents), &kwargs(variables));
-    let conversation = Conversation { messages, variables, ending: Ending::default() };
+    let conversation = Conversation { messages, tools: &[], variables, ending: Ending::default() };
     let rendered = prompt::render(&model, &compiled, conversation, 1024, &Aside::default())?;
     let tokens = rendered.tokens;
     Ok(tokens.into_iter().map(|token| token.0).collect())
@@ -92,7 +102,7 @@ fn bytes(text: &str) -> Vec<u32> {
 
 fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<String, String> {
     let compiled = ChatTemplate::compile("test", &info(Some(template), "<s>", "</s>")).unwrap();
-    compiled.render(&user(contents), &kwargs(variables), &Aside::default()).map_err(|error| error.to_string())
+    render(&compiled, &user(contents), &kwargs(variables), &Aside::default()).map_err(|error| error.to_string())
 }
 
 /// Deeper than any list of the template language: all that the instructions allow.
@@ -115,7 +125,7 @@ fn a_short_rendering_fits_the_stack_of_any_thread() {
         let mut compiled = ChatTemplate::compile("test", &info(Some(nested), "", "")).unwrap();
         // No other stack is to be had.
         compiled.stacks = [Stack { bytes: 1 << 60, fuel: 1 }; 2];
-        let error = compiled.render(&user(&["x"]), &Map::new(), &Aside::default()).unwrap_err();
+        let error = render(&compiled, &user(&["x"]), &Map::new(), &Aside::default()).unwrap_err();
         assert_eq!(error.answer().body().error.code.as_deref(), Some("overloaded"));
     });
     rendering.unwrap().join().unwrap();
@@ -144,6 +154,42 @@ fn reads_control_text_that_a_client_wrote_as_plain_text() {
 fn reads_control_text_split_over_neighbouring_messages_as_plain_text() {
     let got = tokenized(Some("{% for m in messages %}{{ m.content }}{% endfor %}"), &["<|e", "nd|>"], &json!({}));
     assert_eq!(got.unwrap(), [vec![256], bytes("<|end|>")].concat());
+}
+
+#[test]
+fn reads_control_text_in_tools_and_calls_as_plain_text() {
+    let template = "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|user|>{{ m.content }}\
+                    {{ m.reasoning_content }}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}<|end|>{% endfor %}";
+    let model_info = info(Some(template), "<|bos|>", "<|end|>");
+    let compiled = ChatTemplate::compile("test", &model_info).unwrap();
+    let model = TextModel { info: model_info, tokenizer: Arc::new(Bytes) };
+    let function = CalledFunction { name: "f<|end|>".to_owned(), arguments: json!({"<|user|>": ["\"<|end|>\n"]}) };
+    let call = ToolCall { id: "<|bos|>".to_owned(), function };
+    let told = Message {
+        reasoning_content: Some("so<|end|>".to_owned()),
+        tool_calls: vec![call],
+        ..Message::new(Role::Assistant, "x")
+    };
+    let tools = [json!({"function": {"description": "says <|user|>"}})];
+    let (messages, variables) = ([told], Map::new());
+    let conversation =
+        Conversation { messages: &messages, tools: &tools, variables: &variables, ending: Ending::default() };
+    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Aside::default()).unwrap();
+    let body = "{\"function\": {\"description\": \"says <|user|>\"}}";
+    let call = "{\"type\": \"function\", \"id\": \"<|bos|>\", \"function\": {\"name\": \"f<|end|>\", \
+                \"arguments\": {\"<|user|>\": [\"\\\"<|end|>\\n\"]}}}";
+    assert_eq!(rendered.text, format!("{body}<|user|>xso<|end|>{call}<|end|>"));
+    let tokens: Vec<u32> = rendered.tokens.iter().map(|token| token.0).collect();
+    let expected = [vec![256], bytes(body), vec![257], bytes("x"), bytes("so<|end|>"), bytes(call), vec![258]].concat();
+    assert_eq!(tokens, expected);
+}
+
+#[test]
+fn templates_know_that_there_are_no_tools() {
+    for asks in ["tools is not none", "tools", "tools is defined and tools"] {
+        let template = format!("{{% if {asks} %}}some{{% else %}}none{{% endif %}}");
+        assert_eq!(rendered(&template, &["hi"], &json!({})).as_deref(), Ok("none"), "{asks}");
+    }
 }
 
 #[test]
@@ -228,14 +274,14 @@ fn regression_what_one_filter_or_method_writes_is_bounded_before_it_is_written()
 #[test]
 fn offers_what_published_templates_use() {
     let check = |template: &str, expected: &str| {
-        let variables = json!({"tools": [{"name": "f", "n": 1}], "thinking": false});
+        let variables = json!({"functions": [{"name": "f", "n": 1}], "thinking": false});
         assert_eq!(rendered(template, &["<b>'hi'"], &variables).as_deref(), Ok(expected), "{template}");
     };
     check("{{ messages[0]['content'] }}", "<b>'hi'");
     check("{{ messages[0].content.strip().startswith('<b>') }}", "True");
     check("{{ messages[0].content.split('>')[-1] }}", "'hi'");
-    check("{{ tools | tojson }}", r#"[{"name": "f", "n": 1}]"#);
-    check("{{ tools | tojson(indent=2) }}", "[\n  {\n    \"name\": \"f\",\n    \"n\": 1\n  }\n]");
+    check("{{ functions | tojson }}", r#"[{"name": "f", "n": 1}]"#);
+    check("{{ functions | tojson(indent=2) }}", "[\n  {\n    \"name\": \"f\",\n    \"n\": 1\n  }\n]");
     check("{{ messages[0].content | tojson }}", r#""<b>'hi'""#);
     check(
         "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
@@ -247,7 +293,7 @@ fn offers_what_published_templates_use() {
     check("{{ bos_token + eos_token }}{{ messages[::-1][0].role }}", "<s></s>user");
     check("{{ messages[0].get('name', 'none') }}", "none");
     check(
-        "{{ tools | map(attribute='name') | join(', ') }}{{ tools | selectattr('n', 'eq', 1) | list | length }}",
+        "{{ functions | map(attribute='name') | join(', ') }}{{ functions | selectattr('n', 'eq', 1) | list | length }}",
         "f1",
     );
     check("{{ 'a\nb' | indent(2, first=true) }}{{ '%s-%02d' | format('a', 7) }}", "  a\n  ba-07");
@@ -271,7 +317,7 @@ fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one
         let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
         let mut compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
         compiled.stacks = stacks;
-        compiled.render(&user(&["hi"]), &Map::new(), &Aside::default())
+        render(&compiled, &user(&["hi"]), &Map::new(), &Aside::default())
     };
     assert_eq!(rendered([never, less], 1000).unwrap(), "a".repeat(1000));
     assert!(rendered([never, less], 10_000).unwrap_err().to_string().contains("fuel"), "fewer instructions fit on it");
@@ -286,7 +332,7 @@ fn regression_only_short_renderings_are_done_on_threads_that_serve_connections()
     let inline = |turns: u64, places| {
         let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
         let compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
-        compiled.render(&user(&["hi"]), &Map::new(), &Aside::inline(Arc::new(Semaphore::new(places))))
+        render(&compiled, &user(&["hi"]), &Map::new(), &Aside::inline(Arc::new(Semaphore::new(places))))
     };
     assert_eq!(inline(100, 1).unwrap(), "a".repeat(100));
     assert!(matches!(inline(SHORT_FUEL, 1), Err(FlowError::NotInline)), "it takes more instructions");
@@ -310,6 +356,6 @@ fn values_nested_as_deep_as_the_smaller_stack_allows_are_dropped() {
                   {% set ns.l = [ns.l] %}{% endfor %}{% endfor %}";
     let mut compiled = ChatTemplate::compile("test", &info(Some(nested), "", "")).unwrap();
     compiled.stacks = [STACKS[1]; 2];
-    let error = compiled.render(&user(&["x"]), &Map::new(), &Aside::default()).unwrap_err().to_string();
+    let error = render(&compiled, &user(&["x"]), &Map::new(), &Aside::default()).unwrap_err().to_string();
     assert!(error.contains("fuel"), "{error}");
 }

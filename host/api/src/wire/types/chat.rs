@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use camshaft_core::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::generation::{ChoiceNote, FinishReason, GenerationFields, Usage, present};
 
@@ -26,8 +26,14 @@ pub(crate) struct ChatRequest {
     /// The answer continues the last message, which is the assistant's.
     #[schemars(extend("x-own" = true))]
     pub(crate) continue_final_message: Option<bool>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) tools: Option<Vec<Value>>,
+    /// Functions that the answer may call.
+    #[schemars(length(max = limits::TOOLS))]
+    pub(crate) tools: Option<Vec<Tool>>,
+    pub(crate) tool_choice: Option<ToolChoice>,
+    /// Whether an answer may have several calls; by default it may.
+    pub(crate) parallel_tool_calls: Option<bool>,
+    /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`, for templates that know it.
+    pub(crate) reasoning_effort: Option<String>,
     #[schemars(extend("x-support" = "refused"))]
     pub(crate) functions: Option<Vec<Value>>,
     #[schemars(extend("x-support" = "refused"))]
@@ -39,13 +45,7 @@ pub(crate) struct ChatRequest {
     /// Other modalities than text are refused.
     pub(crate) modalities: Option<Vec<String>>,
     #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) tool_choice: Option<Value>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) parallel_tool_calls: Option<bool>,
-    #[schemars(extend("x-support" = "ignored"))]
     pub(crate) function_call: Option<Value>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) reasoning_effort: Option<String>,
     #[schemars(extend("x-support" = "ignored"))]
     pub(crate) verbosity: Option<String>,
     #[schemars(extend("x-support" = "ignored"))]
@@ -65,8 +65,111 @@ pub(crate) struct ChatMessage {
     pub(crate) role: Role,
     /// Required, but of the assistant's.
     pub(crate) content: Option<Content>,
-    /// Ignored.
+    /// Of a tool's message, the function. Ignored in others.
     pub(crate) name: Option<String>,
+    /// Of the assistant's: what it thought.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) reasoning_content: Option<String>,
+    /// Of the assistant's.
+    #[schemars(length(max = limits::CALLS))]
+    pub(crate) tool_calls: Option<Vec<ToolCall>>,
+    /// Of a tool's: the call that it answers.
+    pub(crate) tool_call_id: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Tool {
+    /// `function`.
+    pub(crate) r#type: String,
+    pub(crate) function: Function,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Function {
+    #[schemars(length(min = 1, max = limits::TOOL_NAME_BYTES))]
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// JSON Schema of an object; by default, of one without members.
+    pub(crate) parameters: Option<Map<String, Value>>,
+    /// Refuse the request if the arguments cannot be held to the schema.
+    pub(crate) strict: Option<bool>,
+}
+
+/// `none`, `auto` or `required`; a function that must be called; or those that may.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum ToolChoice {
+    Mode(String),
+    Chosen(ChosenTools),
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ChosenTools {
+    /// `function` or `allowed_tools`.
+    pub(crate) r#type: String,
+    pub(crate) function: Option<NamedFunction>,
+    pub(crate) allowed_tools: Option<AllowedTools>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct AllowedTools {
+    /// `auto` or `required`.
+    pub(crate) mode: Option<String>,
+    pub(crate) tools: Vec<AllowedTool>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct AllowedTool {
+    /// `function`.
+    pub(crate) r#type: String,
+    pub(crate) function: NamedFunction,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct NamedFunction {
+    pub(crate) name: String,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToolCall {
+    pub(crate) id: String,
+    /// `function`.
+    pub(crate) r#type: String,
+    pub(crate) function: CalledFunction,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CalledFunction {
+    pub(crate) name: String,
+    /// The JSON of an object; of a call that was cut, of its beginning.
+    pub(crate) arguments: String,
+}
+
+/// A part of a call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallDelta {
+    /// Which of the answer's calls it is part of.
+    pub(crate) index: u64,
+    /// Of the first part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    /// `function`, of the first part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<String>,
+    pub(crate) function: FunctionDelta,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FunctionDelta {
+    /// Of the first part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    pub(crate) arguments: String,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -76,6 +179,7 @@ pub(crate) enum Role {
     Developer,
     User,
     Assistant,
+    Tool,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -126,8 +230,14 @@ pub(crate) struct ChatChoice {
 pub(crate) struct Answer {
     /// `assistant`.
     pub(crate) role: String,
-    pub(crate) content: String,
+    /// Null where there are calls only.
+    pub(crate) content: Option<String>,
     pub(crate) refusal: Option<String>,
+    /// What the model thought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -191,6 +301,11 @@ pub(crate) struct Delta {
     pub(crate) role: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    /// One.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<Vec<CallDelta>>,
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub(crate) refusal: Option<Option<String>>,
 }

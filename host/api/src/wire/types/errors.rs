@@ -46,6 +46,7 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
             Some("too_many_values"),
             Some("context_length_exceeded"),
             Some("adapter_not_found"),
+            Some("grammar_exhausted"),
             Some("invalid_host"),
             Some("invalid_path"),
             Some("invalid_transfer_encoding"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use camshaft_core::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Fields of both endpoints. An unknown field is ignored and counted. `x-support` says of a field that it is `ignored`,
 /// `logged`, or `refused` unless it is absent, null, empty or false; `x-own` that OpenAI does not have it.
@@ -101,21 +101,30 @@ pub(crate) struct GenerationFields {
     pub(crate) use_beam_search: Option<bool>,
     #[schemars(extend("x-support" = "refused", "x-own" = true))]
     pub(crate) chat_template: Option<String>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) grammar: Option<String>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) json_schema: Option<Value>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) guided_json: Option<Value>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
+    /// A grammar that the text matches: in GBNF (`root ::= …`) or Lark (`start: …`), or with its type.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) grammar: Option<GrammarText>,
+    /// A JSON Schema that the text follows.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) json_schema: Option<Map<String, Value>>,
+    /// A JSON Schema that the text follows, or its JSON.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) guided_json: Option<SchemaText>,
+    /// A regular expression that the text matches.
+    #[schemars(extend("x-own" = true))]
     pub(crate) guided_regex: Option<String>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
+    /// The text is one of these.
+    #[schemars(extend("x-own" = true))]
     pub(crate) guided_choice: Option<Vec<String>>,
+    /// As `grammar`.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) guided_grammar: Option<GrammarText>,
     #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) guided_grammar: Option<String>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) structured_outputs: Option<Value>,
-    /// Other formats than text are refused.
+    pub(crate) guided_whitespace_pattern: Option<String>,
+    /// What the text must look like, in one way.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) structured_outputs: Option<StructuredOutputs>,
+    /// What the text must look like.
     pub(crate) response_format: Option<ResponseFormat>,
 }
 
@@ -143,8 +152,56 @@ pub(crate) struct Adapter {
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ResponseFormat {
-    /// `text`.
+    /// `text`, `json_object` or `json_schema`.
     pub(crate) r#type: String,
+    /// Of a `json_schema`.
+    pub(crate) json_schema: Option<NamedSchema>,
+    /// Of a `json_object`: the JSON Schema that it follows.
+    #[schemars(extend("x-own" = true))]
+    pub(crate) schema: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct NamedSchema {
+    pub(crate) name: Option<String>,
+    pub(crate) description: Option<String>,
+    /// A JSON Schema.
+    pub(crate) schema: Map<String, Value>,
+    /// Every schema is followed strictly.
+    pub(crate) strict: Option<bool>,
+}
+
+/// A JSON Schema or its JSON.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum SchemaText {
+    Schema(Map<String, Value>),
+    Text(String),
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum GrammarText {
+    Text(String),
+    Typed(TypedGrammar),
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct TypedGrammar {
+    /// `gbnf`, `lark`, `regex` or `json`.
+    pub(crate) r#type: String,
+    /// Text; of `json`, a JSON Schema.
+    pub(crate) value: Value,
+}
+
+/// One of these.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct StructuredOutputs {
+    pub(crate) json: Option<SchemaText>,
+    pub(crate) json_object: Option<bool>,
+    pub(crate) regex: Option<String>,
+    pub(crate) choice: Option<Vec<String>>,
+    pub(crate) grammar: Option<GrammarText>,
 }
 
 /// Why a text ended.
@@ -154,6 +211,8 @@ pub(crate) enum FinishReason {
     Stop,
     Length,
     ContentFilter,
+    /// Of a chat.
+    ToolCalls,
 }
 
 /// What OpenAI's shapes have no word for, of one choice.

@@ -1,0 +1,172 @@
+//! Compiles what requests ask their answers to look like.
+use std::sync::Arc;
+
+use camshaft_core::family::constraint::{ConstraintError, Content, constraint};
+use camshaft_core::family::description::{ContentForm, ThinkingState};
+use camshaft_core::family::tools::Tools;
+use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec};
+use serde_json::Value;
+
+use crate::flow::context::ParseContext;
+use crate::flow::error::FlowError;
+use crate::flow::form::{AnswerForm, Parts};
+use crate::flow::served::Served;
+use crate::wire::format::{Format, WantedFormat};
+use crate::wire::tools::{TOOLS, WantedTools};
+
+/// The form of a plain completion's answers.
+///
+/// # Errors
+/// As [`compiled`].
+pub(crate) fn text(
+    context: ParseContext<'_>,
+    served: &Served,
+    wanted: Option<WantedFormat>,
+) -> Result<AnswerForm, FlowError> {
+    let Some(WantedFormat { format, path }) = wanted else { return Ok(AnswerForm::default()) };
+    let grammar = compiled(context, served, spec(format), &path)?;
+    Ok(AnswerForm { grammar: Some(grammar), ..AnswerForm::default() })
+}
+
+/// The form of a chat's answers, which begin in this state of thinking.
+///
+/// # Errors
+/// 400: the format or the schema of a tool is not supported, or both cannot be had at once. 503: there is no thread to compile it.
+pub(crate) fn chat(
+    context: ParseContext<'_>,
+    served: &Served,
+    (tools, format): (&WantedTools, Option<WantedFormat>),
+    thinking: ThinkingState,
+) -> Result<AnswerForm, FlowError> {
+    let calls = !tools.tools.callable().is_empty();
+    if let Some(WantedFormat { format: Format::Grammar(_), path }) = &format {
+        if calls {
+            let message = format!("{path} may not be set together with tools: only JSON may be an answer beside calls");
+            return Err(FlowError::field(path.clone(), message));
+        }
+        return text(context, served, format);
+    }
+    let notation = served.notation()?;
+    let family = notation.family;
+    let (form, content) = match &format {
+        Some(WantedFormat { format: Format::Json(schema), .. }) => (ContentForm::Json, Content::Json(schema)),
+        _ => (ContentForm::Text, Content::Text),
+    };
+    let is_plain = !calls && family.channels.is_none() && (family.thinking.is_none() || thinking == ThinkingState::Off);
+    let (grammar, tools_in_force) = match &format {
+        Some(WantedFormat { format, path }) if is_plain => {
+            let grammar = compiled(context, served, spec(format.clone()), path)?;
+            (Some(grammar), tools.tools.clone())
+        }
+        _ => {
+            let wish = Wish { tools, format: format.as_ref(), content, thinking };
+            wish.grammar(context, served)?
+        }
+    };
+    Ok(AnswerForm {
+        grammar,
+        parts: Some(Parts { family, tools: tools_in_force, form, thinking }),
+        shown: notation.shown.clone(),
+        stops: if calls { notation.stops.clone() } else { Vec::new() },
+    })
+}
+
+fn spec(format: Format) -> GrammarSpec {
+    match format {
+        Format::Json(schema) => GrammarSpec::JsonSchema { schema: schema.to_string() },
+        Format::Grammar(spec) => spec,
+    }
+}
+
+/// What a chat asks of its answer.
+struct Wish<'a> {
+    tools: &'a WantedTools,
+    format: Option<&'a WantedFormat>,
+    content: Content<'a>,
+    thinking: ThinkingState,
+}
+
+impl Wish<'_> {
+    /// The grammar, and the tools as it has them: a function that is not strict takes any object, where its schema is not supported.
+    fn grammar(
+        &self,
+        context: ParseContext<'_>,
+        served: &Served,
+    ) -> Result<(Option<Arc<Grammar>>, Arc<Tools>), FlowError> {
+        let notation = served.notation()?;
+        let token = |marker: &str| notation.token(marker);
+        let mut tools = self.tools.tools.clone();
+        for is_first in [true, false] {
+            let text = constraint(notation.family, &tools, self.content, self.thinking, &token);
+            let Some(text) = text.map_err(|error| self.refused(&error))? else { return Ok((None, tools)) };
+            let error = match compile(context, served, GrammarSpec::Lark { text })? {
+                Ok(grammar) => return Ok((Some(grammar), tools)),
+                Err(error) => error,
+            };
+            if let Some(WantedFormat { format, path }) = self.format {
+                compiled(context, served, spec(format.clone()), path)?;
+            }
+            match self.relaxed(context, served)? {
+                Some(relaxed) if is_first => tools = Arc::new(relaxed),
+                _ => return Err(refused(&error, TOOLS)),
+            }
+        }
+        Ok((None, tools))
+    }
+
+    /// The tools without the schemas that are not supported, of functions that are not strict; `None`: they all are.
+    fn relaxed(&self, context: ParseContext<'_>, served: &Served) -> Result<Option<Tools>, FlowError> {
+        let mut relaxed: Option<Tools> = None;
+        for (index, tool) in self.tools.tools.callable().iter().enumerate() {
+            let schema = Value::Object(tool.schema()).to_string();
+            let Err(error) = compile(context, served, GrammarSpec::JsonSchema { schema })? else { continue };
+            if tool.strict {
+                return Err(refused(&error, &self.tools.schema_path(index)));
+            }
+            relaxed = Some(relaxed.as_ref().unwrap_or(&self.tools.tools).relaxed(index));
+        }
+        Ok(relaxed)
+    }
+
+    fn refused(&self, error: &ConstraintError) -> FlowError {
+        let ConstraintError::Property { tool, .. } = error;
+        let index = self.tools.tools.callable().iter().position(|known| known.name == *tool);
+        FlowError::field(index.map_or(TOOLS.to_owned(), |index| self.tools.schema_path(index)), error.to_string())
+    }
+}
+
+/// Compiles a grammar that a field asks for.
+///
+/// # Errors
+/// 400: it is not supported, or over a bound. 503: there is no thread to compile it.
+fn compiled(
+    context: ParseContext<'_>,
+    served: &Served,
+    spec: GrammarSpec,
+    path: &str,
+) -> Result<Arc<Grammar>, FlowError> {
+    compile(context, served, spec)?.map_err(|error| refused(&error, path))
+}
+
+/// Compiles a grammar, unless it is here.
+fn compile(
+    context: ParseContext<'_>,
+    served: &Served,
+    spec: GrammarSpec,
+) -> Result<Result<Arc<Grammar>, GrammarError>, FlowError> {
+    let (grammar, store) = (Grammar::new(spec), &served.generator()?.grammars);
+    if context.aside.inline_places().is_some() && !store.has(&grammar) {
+        return Err(FlowError::NotInline);
+    }
+    context.check()?;
+    match store.compile(&grammar) {
+        Ok(()) => Ok(Ok(Arc::new(grammar))),
+        Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+fn refused(error: &GrammarError, path: &str) -> FlowError {
+    let place = error.place(path);
+    FlowError::field(place.clone(), format!("{place}: {}", error.reason))
+}

@@ -1,0 +1,55 @@
+//! What an answer's text must look like: the grammar that it follows, and what takes it apart.
+use std::sync::Arc;
+
+use camshaft_core::family::description::{ContentForm, Family, ThinkingState};
+use camshaft_core::family::parser::Parser;
+use camshaft_core::family::tools::Tools;
+use camshaft_core::grammar::{Grammar, GrammarSpec};
+use camshaft_core::ids::Token;
+use camshaft_core::message::ShownToken;
+
+/// A grammar's text, and the schemas of tools that stand in it, are there so many times.
+const COPIES: usize = 4;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswerForm {
+    /// `None`: it may be anything.
+    pub(crate) grammar: Option<Arc<Grammar>>,
+    /// `None`: all of it is content.
+    pub(crate) parts: Option<Parts>,
+    /// Control tokens that are part of the text.
+    pub(crate) shown: Arc<[ShownToken]>,
+    /// Tokens that end it, besides the model's.
+    pub(crate) stops: Vec<Token>,
+}
+
+/// What an answer may be made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    pub(crate) family: &'static Family,
+    pub(crate) tools: Arc<Tools>,
+    pub(crate) form: ContentForm,
+    pub(crate) thinking: ThinkingState,
+}
+
+impl Parts {
+    pub(crate) fn parser(&self) -> Parser {
+        Parser::new(self.family, self.tools.clone(), self.form, self.thinking)
+    }
+}
+
+impl AnswerForm {
+    /// What it takes in memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let text = self.grammar.as_ref().map_or(0, |grammar| match grammar.spec() {
+            GrammarSpec::JsonSchema { schema: text }
+            | GrammarSpec::Lark { text }
+            | GrammarSpec::Gbnf { text }
+            | GrammarSpec::Regex { pattern: text } => text.len(),
+            GrammarSpec::Choice { texts } => texts.iter().map(String::len).sum(),
+            GrammarSpec::JsonObject => 0,
+        });
+        text.saturating_mul(COPIES)
+    }
+}
