@@ -1,7 +1,8 @@
 // What OpenAI's own client for Node.js sees of a Camshaft server. Arguments and report: `kit.py`.
 import assert from "node:assert/strict";
 
-import OpenAI, { LengthFinishReasonError } from "openai";
+import OpenAI from "openai";
+import { LengthFinishReasonError } from "openai/error";
 import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
