@@ -53,7 +53,7 @@ def streams():
 
 
 def streams_with_the_helper():
-    with client.messages.stream(model="demo", max_tokens=60, messages=SUM, **GREEDY) as stream:
+    with client.messages.stream(model="demo", max_tokens=200, messages=SUM, **GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == answer_to_the_sum() == final.content[0].text and final.stop_reason == "end_turn", final
@@ -62,7 +62,7 @@ def streams_with_the_helper():
 async def streams_eight_at_once():
     async with anthropic.AsyncAnthropic(base_url=served.url, api_key=served.key, max_retries=0, timeout=60) as client:
         async def one():
-            async with client.messages.stream(model="demo", max_tokens=60, messages=SUM, **GREEDY) as stream:
+            async with client.messages.stream(model="demo", max_tokens=200, messages=SUM, **GREEDY) as stream:
                 return "".join([text async for text in stream.text_stream])
 
         texts = await asyncio.gather(*(one() for _ in range(8)))
@@ -111,7 +111,7 @@ def calls_the_tool_that_is_named():
 
 
 def calls_a_tool_or_answers_where_it_may():
-    got = message(messages=WEATHER, tools=TOOLS, max_tokens=60)
+    got = message(messages=WEATHER, tools=TOOLS, max_tokens=200)
     assert (got.stop_reason == "tool_use" and checked(got)) or got.content[0].text, got
 
 
@@ -142,7 +142,7 @@ def takes_the_result_of_a_tool_back():
     results = [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"}
                for block in got.content if block.type == "tool_use"]
     talk = [*WEATHER, {"role": "assistant", "content": got.content}, {"role": "user", "content": results}]
-    again = message(messages=talk, tools=TOOLS, tool_choice={"type": "none"}, max_tokens=60, **GREEDY)
+    again = message(messages=talk, tools=TOOLS, tool_choice={"type": "none"}, max_tokens=200, **GREEDY)
     assert again.content[0].text and not checked(again), again
 
 

@@ -127,7 +127,7 @@ def calls_one_of_the_tools_that_are_allowed():
 
 
 def calls_a_tool_or_answers_where_it_may():
-    for choice in chat(messages=WEATHER, tools=TOOLS, tool_choice="auto", n=4, max_tokens=60).choices:
+    for choice in chat(messages=WEATHER, tools=TOOLS, tool_choice="auto", n=4, max_tokens=200).choices:
         if choice.message.tool_calls:
             assert choice.finish_reason == "tool_calls" and checked(choice.message.tool_calls), choice
         else:
@@ -135,7 +135,7 @@ def calls_a_tool_or_answers_where_it_may():
 
 
 def calls_no_tool_where_it_must_not():
-    choice = chat(messages=SUM, tools=TOOLS, tool_choice="none", temperature=0, max_tokens=60).choices[0]
+    choice = chat(messages=SUM, tools=TOOLS, tool_choice="none", temperature=0, max_tokens=200).choices[0]
     assert choice.message.tool_calls is None and choice.message.content, choice
 
 
@@ -167,7 +167,7 @@ def streams_calls_with_the_helper():
 def takes_the_result_of_a_tool_back():
     message = chat(messages=WEATHER, tools=TOOLS, tool_choice="required").choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
-    choice = chat(messages=[*WEATHER, message, *results], tools=TOOLS, tool_choice="none", temperature=0, max_tokens=60).choices[0]
+    choice = chat(messages=[*WEATHER, message, *results], tools=TOOLS, tool_choice="none", temperature=0, max_tokens=200).choices[0]
     assert choice.message.content and choice.message.tool_calls is None, choice
 
 

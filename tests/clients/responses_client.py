@@ -125,7 +125,7 @@ def calls_the_tool_that_is_named():
 
 
 def calls_a_tool_or_answers_where_it_may():
-    response = respond(input=WEATHER, tools=TOOLS, max_output_tokens=60)
+    response = respond(input=WEATHER, tools=TOOLS, max_output_tokens=200)
     assert checked(response) or response.output_text, response
 
 
@@ -142,7 +142,7 @@ def takes_the_result_of_a_tool_back():
     calls = [item for item in first.output if item.type == "function_call"]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
     talk = [{"role": "user", "content": WEATHER}, *[item.model_dump() for item in first.output], *results]
-    second = respond(input=talk, tools=TOOLS, tool_choice="none", temperature=0, max_output_tokens=60)
+    second = respond(input=talk, tools=TOOLS, tool_choice="none", temperature=0, max_output_tokens=200)
     assert second.output_text and not checked(second), second
 
 

@@ -43,7 +43,7 @@ def completes_through_anthropic():
 
 def streams_through_openai():
     chunks = list(complete(temperature=0, stream=True, stream_options={"include_usage": True}))
-    assert "7" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks), chunks
+    assert "7" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices), chunks
     assert litellm.stream_chunk_builder(chunks).usage.completion_tokens > 0
 
 
@@ -83,7 +83,7 @@ def calls_tools_through(provider):
     answer = complete(provider, messages=WEATHER, tools=TOOLS, tool_choice="required")
     assert checked(answer) and answer.choices[0].finish_reason == "tool_calls", answer
     assert set(checked(complete(provider, messages=WEATHER, tools=TOOLS, tool_choice=NAMED))) == {"get_time"}
-    answer = complete(provider, messages=WEATHER, tools=TOOLS, max_tokens=60)
+    answer = complete(provider, messages=WEATHER, tools=TOOLS, max_tokens=200)
     assert checked(answer) or answer.choices[0].message.content, answer
 
 
@@ -97,7 +97,7 @@ def calls_tools_through_anthropic():
 
 def streams_arguments_through(provider):
     stream = complete(provider, messages=WEATHER, tools=[GET_WEATHER], tool_choice="required", parallel_tool_calls=False, stream=True)
-    pieces = [call for chunk in stream for call in chunk.choices[0].delta.tool_calls or []]
+    pieces = [call for chunk in stream for choice in chunk.choices for call in choice.delta.tool_calls or []]
     assert [piece.function.name for piece in pieces if piece.function.name] == ["get_weather"], pieces
     assert is_place(json.loads("".join(piece.function.arguments or "" for piece in pieces))), pieces
 
@@ -113,7 +113,7 @@ def streams_the_arguments_of_a_call_through_anthropic():
 def takes_back_through(provider):
     message = complete(provider, messages=WEATHER, tools=TOOLS, tool_choice="required").choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
-    answer = complete(provider, messages=[*WEATHER, message, *results], tools=TOOLS, tool_choice="none", temperature=0, max_tokens=60)
+    answer = complete(provider, messages=[*WEATHER, message, *results], tools=TOOLS, tool_choice="none", temperature=0, max_tokens=200)
     assert answer.choices[0].message.content and not checked(answer), answer
 
 

@@ -79,7 +79,7 @@ def follows_a_schema():
 
 def may_call_a_tool():
     tool = "def get_weather(city: str) -> str:\n    'The weather of a city.'\n    return 'sunny'\n"
-    assert llm("-m", "demo", *GREEDY, "-o", "max_tokens", "60", "--functions", tool, WEATHER).strip()
+    assert llm("-m", "demo", *GREEDY, "-o", "max_tokens", "200", "--functions", tool, WEATHER).strip()
 
 
 def says_which_error_it_was():

@@ -75,7 +75,7 @@ class CallsFirst(AbstractCapability[None]):
 async def runs_tools_over(kind):
     """A tool runs, its result goes back, and the model answers."""
     asked = []
-    made = agent(kind, model_settings={"temperature": 0, "max_tokens": 60}, capabilities=[CallsFirst()])
+    made = agent(kind, model_settings={"temperature": 0, "max_tokens": 200}, capabilities=[CallsFirst()])
 
     @made.tool_plain
     async def get_weather(city: Literal["Oslo", "Rome"]) -> str:

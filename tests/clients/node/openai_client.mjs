@@ -84,7 +84,7 @@ await run({
     assert.deepEqual([...new Set(checked(choice.message.tool_calls))], ["get_time"]);
   },
   async callsAToolOrAnswersWhereItMay() {
-    const { choices: [choice] } = await chat({ messages: ask(WEATHER), tools, max_tokens: 60 });
+    const { choices: [choice] } = await chat({ messages: ask(WEATHER), tools, max_tokens: 200 });
     assert.ok(choice.message.tool_calls ? checked(choice.message.tool_calls).length : choice.message.content);
   },
   async streamsTheArgumentsOfACall() {
@@ -113,7 +113,7 @@ await run({
     const { choices: [{ message }] } = await chat({ messages: ask(WEATHER), tools, tool_choice: "required" });
     const results = message.tool_calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: "sunny" }));
     const answer = await chat({
-      messages: [...ask(WEATHER), message, ...results], tools, tool_choice: "none", temperature: 0, max_tokens: 60,
+      messages: [...ask(WEATHER), message, ...results], tools, tool_choice: "none", temperature: 0, max_tokens: 200,
     });
     assert.ok(answer.choices[0].message.content);
   },

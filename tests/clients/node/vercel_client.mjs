@@ -67,7 +67,7 @@ await run({
     assert.ok(toolCalls.length > 0 && toolCalls.every(({ toolName }) => toolName === "get_weather"));
   }),
   callsAToolOrAnswersWhereItMay: each(async (model) => {
-    const { toolCalls, text } = await generateText({ model, prompt: WEATHER, tools: tools(), maxOutputTokens: 60, maxRetries: 0 });
+    const { toolCalls, text } = await generateText({ model, prompt: WEATHER, tools: tools(), maxOutputTokens: 200, maxRetries: 0 });
     assert.ok(toolCalls.length > 0 || text);
   }),
   streamsTheArgumentsOfACall: each(async (model) => {
@@ -84,7 +84,7 @@ await run({
   takesTheResultOfAToolBack: each(async (model) => {
     const places = [];
     const { text, steps } = await generateText({
-      model, prompt: WEATHER, ...GREEDY, maxOutputTokens: 60, stopWhen: isStepCount(2),
+      model, prompt: WEATHER, ...GREEDY, maxOutputTokens: 200, stopWhen: isStepCount(2),
       tools: tools((place) => { places.push(place); return "sunny"; }),
       prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? "required" : "none" }),
     });
