@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::wire::types::chat::{ChatChunk, ChatCompletion};
 use crate::wire::types::completions::Completion;
 use crate::wire::types::embeddings::EmbeddingList;
-use crate::wire::types::errors::ErrorResponse;
+use crate::wire::types::errors::{ErrorResponse, InferenceErrorResponse, MessagesErrorResponse};
 use crate::wire::types::models::{ModelDetails, ModelList};
 use crate::wire::types::tokens::{ClosedSession, Detokenized, SessionList, Tokenized};
 
@@ -24,6 +24,10 @@ pub enum Shape {
     ClosedSession,
     Sessions,
     Error,
+    /// Under `/v1/messages`.
+    MessagesError,
+    /// Under `/v2`.
+    InferenceError,
 }
 
 /// The answer as its type writes it again.
@@ -43,6 +47,8 @@ pub fn round_trip(shape: Shape, answer: &Value) -> Result<Value, serde_json::Err
         Shape::ClosedSession => through::<ClosedSession>(answer),
         Shape::Sessions => through::<SessionList>(answer),
         Shape::Error => through::<ErrorResponse>(answer),
+        Shape::MessagesError => through::<MessagesErrorResponse>(answer),
+        Shape::InferenceError => through::<InferenceErrorResponse>(answer),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::wire::types::chat::{ChatChunk, ChatCompletion, ChatRequest};
 use crate::wire::types::completions::{Completion, CompletionRequest};
 use crate::wire::types::embeddings::{EmbeddingList, EmbeddingRequest};
-use crate::wire::types::errors::{ERRORS, ErrorResponse};
+use crate::wire::types::errors::{ERRORS, ErrorResponse, InferenceErrorResponse, MessagesErrorResponse};
 use crate::wire::types::models::{ModelDetails, ModelList, TensorModelInfo};
 use crate::wire::types::tokens::{
     CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest, Tokenized,
@@ -21,6 +21,13 @@ use crate::wire::types::tokens::{
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
+/// The errors of paths that have shapes of their own, by how the path begins and how the description names them. The rest are OpenAI's.
+const SHAPES_OF_ERRORS: [(&str, &str, MakeSchema); 3] = [
+    ("/v1/messages", "messages-", of::<MessagesErrorResponse>),
+    ("/v2", "inference-", of::<InferenceErrorResponse>),
+    ("/", "", of::<ErrorResponse>),
+];
 /// It has all that it shows from this server.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -80,6 +87,15 @@ fn described(route: &PublicRoute) -> Described {
             posting("Continues a text or tokens", of::<CompletionRequest>, Typed(of::<Completion>)),
             of::<Completion>,
         ),
+        ("POST", "/v1/responses") => chunks(posting("Answers (OpenAI's Responses API)", object, Json), object),
+        ("POST", "/v1/messages") => chunks(posting("Answers (Anthropic's Messages API)", object, Json), object),
+        ("POST", "/v1/messages/count_tokens") => posting("The number of tokens of a message's prompt", object, Json),
+        ("POST", "/v1/generate" | "/generate") => {
+            chunks(posting("Continues a text or tokens, in this server's shapes", object, Json), object)
+        }
+        ("POST", "/v1/chat/template") => posting("The prompt that a chat's messages make", object, Json),
+        ("POST", "/v1/rerank") => posting("Ranks documents", object, Json),
+        ("POST", "/v1/score") => posting("Scores pairs of texts", object, Json),
         ("POST", "/v1/embeddings" | "/embeddings") => {
             posting("Vectors of texts", of::<EmbeddingRequest>, Typed(of::<EmbeddingList>))
         }
@@ -145,7 +161,6 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         settings.meta_schema = None;
     });
     let mut generator = settings.into_generator();
-    let error = of::<ErrorResponse>(&mut generator);
     let mut paths: Map<String, Value> = Map::new();
     for route in routes {
         let (path, parameters) = templated(&route.shown);
@@ -153,9 +168,14 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         let entry = paths.entry(path).or_insert_with(|| json!({}));
         entry[route.method.as_str().to_lowercase()] = operation;
     }
-    let one =
-        |(status, text): (String, String)| (status, json!({"description": text, "content": {JSON: {"schema": error}}}));
-    let responses: Map<String, Value> = by_status().map(one).collect();
+    let mut responses: Map<String, Value> = Map::new();
+    for (_, name, schema) in SHAPES_OF_ERRORS {
+        let error = schema(&mut generator);
+        let one = |(status, text): (String, String)| {
+            (format!("{name}{status}"), json!({"description": text, "content": {JSON: {"schema": error}}}))
+        };
+        responses.extend(by_status().map(one));
+    }
     let errors: Vec<Value> = ERRORS
         .iter()
         .flat_map(|row| row.codes.iter().map(move |code| (row, code)))
@@ -197,14 +217,20 @@ fn operation(route: &PublicRoute, parameters: Vec<Value>, generator: &mut Schema
     };
     if let Some(event) = event {
         let schema = event(generator);
-        content[EVENTS] = json!({"schema": {"type": "string"}, "x-event": schema});
+        let streamed = json!({"schema": {"type": "string"}, "x-event": schema});
+        if route.path.ends_with("/generate") {
+            content[LINES] = streamed.clone();
+        }
+        content[EVENTS] = streamed;
     }
     let mut responses = json!({"200": {"description": summary, "content": content}});
+    let shape =
+        SHAPES_OF_ERRORS.iter().find(|(begin, ..)| route.path.starts_with(begin)).map_or("", |(_, name, _)| name);
     for (status, _) in by_status() {
-        responses[&status] = json!({"$ref": format!("#/components/responses/{status}")});
+        responses[&status] = json!({"$ref": format!("#/components/responses/{shape}{status}")});
     }
     // A policy chooses its statuses.
-    responses["default"] = json!({"$ref": "#/components/responses/500"});
+    responses["default"] = json!({"$ref": format!("#/components/responses/{shape}500")});
     let mut operation = json!({"summary": summary, "responses": responses});
     if !parameters.is_empty() {
         operation["parameters"] = Value::Array(parameters);

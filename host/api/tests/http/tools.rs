@@ -116,8 +116,7 @@ async fn calls_are_told_with_ids_and_arguments_whole_and_streamed() {
     let expected = json!({"role": "assistant", "content": null, "refusal": null, "tool_calls": [add]});
     check(CALL, FinishReason::Stop, with_tools.clone(), expected, "tool_calls").await;
     let both: &'static str = Box::leak(format!("Let me see.\n{CALL}{OTHER}").into_boxed_str());
-    let expected =
-        json!({"role": "assistant", "content": "Let me see.\n", "refusal": null, "tool_calls": [add, call("now", "{}")]});
+    let expected = json!({"role": "assistant", "content": "Let me see.\n", "refusal": null, "tool_calls": [add, call("now", "{}")]});
     check(both, FinishReason::Stop, with_tools, expected, "tool_calls").await;
 }
 
