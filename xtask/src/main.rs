@@ -4,13 +4,16 @@
 mod attacks;
 mod bench;
 mod build;
+mod clients;
 mod command;
 mod dist;
 mod emulate;
 mod fuzz;
 mod packaged;
 mod progress;
+mod registries;
 mod release_wit;
+mod served;
 mod setup;
 mod test;
 mod vulkan;
@@ -25,6 +28,8 @@ cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard
 cargo xtask test [--vulkan|--wgpu]
                                  set up what is missing, run everything CI runs; or build with Vulkan or WebGPU, and run the tests
                                  of what is computed on Mesa's software device
+cargo xtask test --clients [SUITE...]
+                                 run clients and frameworks of others, from their registries, against the server, with a table
 cargo xtask attacks [NAME]       attack the server, and print what each attack found
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found

@@ -1,13 +1,14 @@
 //! `cargo xtask test`: everything CI runs, cheapest failures first.
 use crate::command::{self, Done, Failure, cargo, say, succeeds};
-use crate::{build, setup, vulkan, wgpu};
+use crate::{build, clients, setup, vulkan, wgpu};
 
 pub(crate) fn run(arguments: &[String]) -> Done {
     match arguments {
         [] => {}
         [only] if only == "--vulkan" => return vulkan::test(),
         [only] if only == "--wgpu" => return wgpu::test(),
-        other => return Err(Failure(format!("test takes --vulkan or --wgpu and nothing else: {other:?}"))),
+        [first, suites @ ..] if first == "--clients" => return clients::test(suites),
+        other => return Err(Failure(format!("test takes --vulkan, --wgpu or --clients: {other:?}"))),
     }
     setup::run_for_tests()?;
     say("checking format");

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::wire::types::chat::{ChatChunk, ChatCompletion};
 use crate::wire::types::completions::Completion;
 use crate::wire::types::embeddings::EmbeddingList;
-use crate::wire::types::errors::ErrorResponse;
+use crate::wire::types::errors::{ErrorResponse, InferenceErrorResponse};
 use crate::wire::types::generate::{GenerateEvent, Generation};
 use crate::wire::types::messages::{CountedTokens, Message, MessageErrorResponse, MessageEvent};
 use crate::wire::types::models::{ModelDetails, ModelList};
@@ -40,6 +40,8 @@ pub enum Shape {
     Reranked,
     Scores,
     Error,
+    /// Under `/v2`.
+    InferenceError,
 }
 
 /// The answer as its type writes it again.
@@ -70,6 +72,7 @@ pub fn round_trip(shape: Shape, answer: &Value) -> Result<Value, serde_json::Err
         Shape::Reranked => through::<Reranked>(answer),
         Shape::Scores => through::<ScoreList>(answer),
         Shape::Error => through::<ErrorResponse>(answer),
+        Shape::InferenceError => through::<InferenceErrorResponse>(answer),
     }
 }
 

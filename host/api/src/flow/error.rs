@@ -41,8 +41,10 @@ pub(crate) enum FlowError {
     NoText(String),
     #[error("no model is served here that {}", does(*.0))]
     NoneOfKind(ModelKind),
+    /// "prompt is too long": LangChain and LiteLLM tell this error by these words, whatever the code says.
     #[error(
-        "this model's context holds {context} tokens, but the prompt has {tokens} (and at least one must be left to generate)"
+        "the prompt is too long: this model's context holds {context} tokens, but the prompt has {tokens} (and at least one must \
+         be left to generate)"
     )]
     ContextLength { tokens: TokenCount, context: u32, param: &'static str },
     #[error("{param} has {tokens} tokens, this model takes at most {max}")]

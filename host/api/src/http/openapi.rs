@@ -16,7 +16,7 @@ use crate::wire::anthropic_error;
 use crate::wire::types::chat::{ChatChunk, ChatCompletion, ChatRequest};
 use crate::wire::types::completions::{Completion, CompletionRequest};
 use crate::wire::types::embeddings::{EmbeddingList, EmbeddingRequest};
-use crate::wire::types::errors::{ERRORS, ErrorResponse};
+use crate::wire::types::errors::{ERRORS, ErrorResponse, InferenceErrorResponse};
 use crate::wire::types::generate::{GenerateEvent, GenerateRequest, Generation};
 use crate::wire::types::messages::{
     CountTokensRequest, CountedTokens, Message, MessageErrorResponse, MessageEvent, MessagesRequest,
@@ -32,6 +32,7 @@ use crate::wire::types::tokens::{
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
 /// It has all that it shows from this server.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -182,7 +183,6 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         settings.meta_schema = None;
     });
     let mut generator = settings.into_generator();
-    let error = of::<ErrorResponse>(&mut generator);
     let mut paths: Map<String, Value> = Map::new();
     for route in routes {
         let (path, parameters) = templated(&route.shown);
@@ -191,7 +191,12 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         entry[route.method.as_str().to_lowercase()] = operation;
     }
     let message_error = of::<MessageErrorResponse>(&mut generator);
-    let shapes = [(None, &error), (Some(ErrorShape::Messages), &message_error)];
+    let inference_error = of::<InferenceErrorResponse>(&mut generator);
+    let shapes = [
+        (None, &error),
+        (Some(ErrorShape::Messages), &message_error),
+        (Some(ErrorShape::OpenInference), &inference_error),
+    ];
     let responses: Map<String, Value> = shapes
         .into_iter()
         .flat_map(|(shape, schema)| {
@@ -245,7 +250,8 @@ fn by_status(shape: Option<ErrorShape>) -> impl Iterator<Item = (String, String)
 fn error_name(shape: Option<ErrorShape>, status: &str) -> String {
     match shape {
         Some(ErrorShape::Messages) => format!("messages-{status}"),
-        Some(ErrorShape::OpenInference) | None => status.to_owned(),
+        Some(ErrorShape::OpenInference) => format!("inference-{status}"),
+        None => status.to_owned(),
     }
 }
 
@@ -258,7 +264,11 @@ fn operation(route: &PublicRoute, parameters: Vec<Value>, generator: &mut Schema
     };
     if let Some(event) = event {
         let schema = event(generator);
-        content[EVENTS] = json!({"schema": {"type": "string"}, "x-event": schema});
+        let streamed = json!({"schema": {"type": "string"}, "x-event": schema});
+        if route.path.ends_with("/generate") {
+            content[LINES] = streamed.clone();
+        }
+        content[EVENTS] = streamed;
     }
     let mut responses = json!({"200": {"description": summary, "content": content}});
     let shape = ErrorShape::of(route.path);

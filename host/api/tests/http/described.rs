@@ -89,6 +89,26 @@ async fn every_public_route_is_described_and_no_other() {
 }
 
 #[tokio::test]
+async fn errors_of_messages_and_of_inference_are_described_in_their_own_shapes() {
+    let server = Server::new();
+    let api = description(&server).await;
+    for (path, described, method, shape) in [
+        ("/v1/messages", "/v1/messages", "post", Shape::MessageError),
+        ("/v2/models/none", "/v2/models/{id}", "get", Shape::InferenceError),
+        ("/v1/models/none", "/v1/models/{id}", "get", Shape::Error),
+    ] {
+        let reply = server.get(path).await;
+        let answer: Value = reply.json();
+        assert_eq!(round_trip(shape, &answer).expect(path), answer);
+        let status = reply.status.as_u16().to_string();
+        let response = resolved(&api, &api["paths"][described][method]["responses"][&status]);
+        let schema = resolved(&api, &response["content"]["application/json"]["schema"]);
+        let members: BTreeSet<&String> = schema["properties"].as_object().expect(path).keys().collect();
+        assert_eq!(members, answer.as_object().expect(path).keys().collect(), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn the_page_shows_the_description_and_loads_nothing_from_elsewhere() {
     let server = Server::new();
     let reply = server.get("/docs").await;

@@ -18,6 +18,13 @@ pub(crate) struct ErrorObject {
     pub(crate) code: Option<String>,
 }
 
+/// What the paths under `/v2` answer with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InferenceErrorResponse {
+    pub(crate) error: String,
+}
+
 /// The errors of one status.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ErrorRow {

