@@ -190,6 +190,7 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         let entry = paths.entry(path).or_insert_with(|| json!({}));
         entry[route.method.as_str().to_lowercase()] = operation;
     }
+    let error = of::<ErrorResponse>(&mut generator);
     let message_error = of::<MessageErrorResponse>(&mut generator);
     let inference_error = of::<InferenceErrorResponse>(&mut generator);
     let shapes = [
