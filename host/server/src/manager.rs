@@ -129,21 +129,24 @@ impl ModelControl for Manager {
         let config = settings::read(settings)?;
         let api = self.api().ok_or(ModelRefusal::Ending)?;
         let id = config.id.clone();
-        {
+        let entered = {
             let mut state = self.state();
             state.check_names(&config)?;
             if state.residents.contains_key(&id) {
                 return Err(ModelRefusal::Exists(id));
             }
-            state.check_room()?;
+            state.check_models()?;
             state.residents.insert(id.clone(), Resident::new(config.clone(), Origin::Admin));
-        }
-        if config.load == LoadKey::OnDemand {
-            self.say_asleep(&api, &config);
-            return Ok(self.state().operations.done(Change::Load, &id, "waits for the first request"));
-        }
+            if config.load == LoadKey::OnDemand {
+                // Before somebody can wake it.
+                self.say_asleep(&api, &config);
+                return Ok(state.operations.done(Change::Load, &id, "waits for the first request"));
+            }
+            let entered = self.enter(&mut state, Change::Load, &id);
+            entered.inspect_err(|_| drop(state.residents.remove(&id)))?
+        };
         api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        self.begin(Change::Load, &id, Self::load_now)
+        self.run(entered, Self::load_now)
     }
 
     fn swap(&self, id: &str, settings: Map<String, Value>) -> Result<Operation, ModelRefusal> {
@@ -154,14 +157,12 @@ impl ModelControl for Manager {
                 return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
             }
             state.check_names(&config)?;
-            state.operations.check_room()?;
             (self.enter(&mut state, Change::Swap, id)?, config)
         };
         self.run(entered, move |manager, order| manager.swap_to(order, config))
     }
 
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
-        self.state().resident(id)?;
         self.begin(Change::Unload, id, Self::unload_now)
     }
 
@@ -207,7 +208,7 @@ impl ModelControl for Manager {
 
     fn wake(&self, id: &str) -> Result<Woken, ModelRefusal> {
         let (wakes, woken) = oneshot::channel();
-        {
+        let entered = {
             let mut state = self.state();
             let resident = state.resident(id)?;
             if resident.is_loaded() && resident.operation.is_none() {
@@ -223,11 +224,9 @@ impl ModelControl for Manager {
                 resident.waiting.answer(&Err(why));
                 return Ok(woken);
             }
-        }
-        match self.begin(Change::Load, id, Self::load_now) {
-            // Somebody else has just begun to.
-            Ok(_) | Err(ModelRefusal::Busy { .. }) => Ok(woken),
-            Err(refusal) => Err(refusal),
-        }
+            self.enter(&mut state, Change::Load, id)?
+        };
+        self.run(entered, Self::load_now)?;
+        Ok(woken)
     }
 }

@@ -6,7 +6,7 @@ use crossbeam_channel::RecvTimeoutError;
 
 use super::Manager;
 use super::order::Order;
-use super::state::{Hold, Origin};
+use super::state::Hold;
 use crate::config::{ModelConfig, SwapKey};
 
 /// How often one who waits looks again.
@@ -16,27 +16,9 @@ impl Manager {
     /// Brings a model into memory that is configured.
     pub(super) fn load_now(&self, order: &Order) -> Result<(), String> {
         let id = &order.model;
-        let (config, origin) = {
-            let mut state = self.state();
-            let resident = state.resident(id).map_err(|error| error.to_string())?;
-            (resident.config.clone(), resident.origin)
-        };
-        let brought = self.bring(order, &config).and_then(|brought| self.publish(order, config.clone(), brought));
-        let Err(why) = brought else { return Ok(()) };
-        let Some(api) = self.api() else { return Err(why) };
-        let never_served = {
-            let mut state = self.state();
-            let is_new = origin == Origin::Admin && config.load == LoadKey::Start && !config.may_sleep();
-            is_new && state.residents.remove(id).is_some()
-        };
-        if never_served {
-            api.withdraw(id);
-        } else {
-            // The next request tries again, after a while.
-            let absence = if config.may_sleep() { Absence::Asleep } else { Absence::Failed(why.clone()) };
-            api.publish_absent(config.naming(), config.expected_kind(), absence);
-        }
-        Err(why)
+        let config = self.state().resident(id).map_err(|error| error.to_string())?.config.clone();
+        let brought = self.bring(order, &config)?;
+        self.publish(order, config, brought)
     }
 
     /// Puts a model in the place of the one that is in memory. Until it can serve, and if it cannot, the one before does.
@@ -63,10 +45,9 @@ impl Manager {
         let brought = self.bring(order, &config).and_then(|brought| self.publish(order, config, brought));
         let Err(why) = brought else { return Ok(()) };
         order.tell("loading the one before again", 0.0);
-        let again = self.bring(order, &before).and_then(|brought| self.publish(order, before.clone(), brought));
+        let again = self.bring(order, &before).and_then(|brought| self.publish(order, before, brought));
         if let Err(error) = &again {
             tracing::error!(model = id, error, "the model before could not be loaded again");
-            api.publish_absent(before.naming(), before.expected_kind(), Absence::Failed(why.clone()));
         }
         Err(why)
     }
@@ -79,8 +60,8 @@ impl Manager {
         }
         let workers = self.free(order);
         self.setup.starter.metrics.forget_workers(id, workers);
-        self.state().residents.remove(id);
-        self.share_cache();
+        // What the file says of it meanwhile is read when the operation ends.
+        self.state().resident(id).map_err(|error| error.to_string())?.is_gone = true;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use camshaft_api::{Absence, Change};
 
 use super::Manager;
-use super::state::{self, Origin, Resident, State};
+use super::state::{self, Origin, Resident, State, Wish};
 use crate::config::{LoadKey, ModelConfig};
 
 impl Manager {
@@ -23,7 +23,7 @@ impl Manager {
         }
     }
 
-    fn want(&self, config: &ModelConfig) {
+    pub(super) fn want(&self, config: &ModelConfig) {
         let id = &config.id;
         let mut state = self.state();
         let Some(resident) = state.residents.get_mut(id) else {
@@ -31,7 +31,7 @@ impl Manager {
             return self.begin_wanted(state, config);
         };
         if resident.operation.is_some() {
-            resident.next = Some(Some(config.clone()));
+            resident.next = Some(Wish::Present(Box::new(config.clone())));
             return;
         }
         resident.origin = Origin::File;
@@ -73,7 +73,7 @@ impl Manager {
     fn begin_wanted(&self, state: MutexGuard<'_, State>, config: &ModelConfig) {
         let Some(api) = self.api() else { return };
         if config.load == LoadKey::OnDemand {
-            drop(state);
+            // Before somebody can wake it.
             return self.say_asleep(&api, config);
         }
         // Before it may be there.
@@ -81,11 +81,11 @@ impl Manager {
         self.begin_unattended(state, Change::Load, &config.id, Self::load_now);
     }
 
-    fn want_gone(&self, id: &str) {
+    pub(super) fn want_gone(&self, id: &str) {
         let mut state = self.state();
         let Some(resident) = state.residents.get_mut(id) else { return };
         if resident.operation.is_some() {
-            resident.next = Some(None);
+            resident.next = Some(Wish::Gone(id.to_owned()));
             return;
         }
         self.begin_unattended(state, Change::Unload, id, Self::unload_now);

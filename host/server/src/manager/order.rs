@@ -3,10 +3,10 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, MutexGuard};
 
-use camshaft_api::{Change, ModelRefusal, Operation};
+use camshaft_api::{Absence, Change, ModelRefusal, Operation};
 
 use super::Manager;
-use super::state::State;
+use super::state::{Origin, Resident, State, Wish};
 use crate::progress::ProgressSink;
 
 const PANICKED: &str = "it panicked; the log says more";
@@ -45,11 +45,7 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
     ) -> Result<Operation, ModelRefusal> {
-        let entered = {
-            let mut state = self.state();
-            state.operations.check_room()?;
-            self.enter(&mut state, change, id)?
-        };
+        let entered = self.enter(&mut self.state(), change, id)?;
         self.run(entered, work)
     }
 
@@ -100,11 +96,7 @@ impl Manager {
         id: &str,
         work: impl FnOnce(&Order) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (_, order) = {
-            let mut state = self.state();
-            state.operations.check_room()?;
-            self.enter(&mut state, change, id)?
-        };
+        let (_, order) = self.enter(&mut self.state(), change, id)?;
         let done = catch_unwind(AssertUnwindSafe(|| work(&order)));
         let said = match &done {
             Ok(done) => done.as_ref().map(drop).map_err(ToString::to_string),
@@ -118,10 +110,11 @@ impl Manager {
     /// to here.
     ///
     /// # Errors
-    /// It is being changed already.
+    /// It is being changed already, or too much is done at once.
     pub(super) fn enter(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
         let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
         state.unchanging(id)?;
+        state.operations.check_room()?;
         let operation = state.operations.begin(change, id);
         state.resident(id)?.operation = Some(operation.id.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
@@ -129,28 +122,53 @@ impl Manager {
         Ok((operation, order))
     }
 
+    /// What follows an operation, on the thread that carried it out.
     fn end(&self, order: &Order, done: &Result<(), String>) {
+        let wish = self.close(order, done);
+        self.share_cache();
+        match wish {
+            Some(Wish::Present(config)) => self.want(&config),
+            Some(Wish::Gone(id)) => self.want_gone(&id),
+            None => {}
+        }
+    }
+
+    /// Notes what came of an operation, and tells those who wait. Returns what the file has said of the model meanwhile.
+    fn close(&self, order: &Order, done: &Result<(), String>) -> Option<Wish> {
         let Order { operation, model, .. } = order;
         match done {
             Ok(()) => tracing::info!(model, operation, "the model was changed"),
             Err(why) => tracing::error!(model, operation, why, "the model could not be changed"),
         }
-        let next = {
-            let mut state = self.state();
-            state.operations.end(operation, done.clone().err());
-            let Some(resident) = state.residents.get_mut(model) else { return };
-            resident.operation = None;
-            if let Err(why) = done {
-                resident.fail(why);
+        let mut state = self.state();
+        state.operations.end(operation, done.clone().err());
+        let resident = state.residents.get_mut(model)?;
+        resident.operation = None;
+        if let Err(why) = done {
+            resident.fail(why);
+            if !resident.is_loaded() {
+                self.say_not_loaded(resident, why);
             }
-            resident.waiting.answer(done);
-            resident.next.take()
-        };
-        self.share_cache();
-        match next {
-            Some(Some(config)) => self.want(&config),
-            Some(None) => self.want_gone(model),
-            None => {}
         }
+        resident.waiting.answer(done);
+        let wish = resident.next.take();
+        if resident.is_gone {
+            state.residents.remove(model);
+        }
+        wish
+    }
+
+    /// Says of a model that could not be loaded that it is not there. One that an order named and that has never served is gone.
+    fn say_not_loaded(&self, resident: &mut Resident, why: &str) {
+        let config = &resident.config;
+        resident.is_gone |= resident.origin == Origin::Admin && !resident.has_served() && !config.may_sleep();
+        let Some(api) = self.api() else { return };
+        if resident.is_gone {
+            drop(api.withdraw(&config.id));
+            return;
+        }
+        // The next request tries one again that may sleep, after a while.
+        let absence = if config.may_sleep() { Absence::Asleep } else { Absence::Failed(why.to_owned()) };
+        drop(api.publish_absent(config.naming(), config.expected_kind(), absence));
     }
 }

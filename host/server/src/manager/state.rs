@@ -41,6 +41,14 @@ pub(super) enum Origin {
     Admin,
 }
 
+/// What the file says of a model.
+#[derive(Debug, Clone)]
+pub(super) enum Wish {
+    Present(Box<ModelConfig>),
+    /// By its id.
+    Gone(String),
+}
+
 /// What of a model is in memory.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -79,8 +87,10 @@ pub(super) struct Resident {
     pub(super) last_error: Option<String>,
     /// What changes it at the moment.
     pub(super) operation: Option<String>,
-    /// What the file says since then; `Some(None)`: it is gone from there.
-    pub(super) next: Option<Option<ModelConfig>>,
+    /// What the file has said of it since then.
+    pub(super) next: Option<Wish>,
+    /// It is forgotten once the operation has ended.
+    pub(super) is_gone: bool,
     /// Those who wait until it is in memory.
     pub(super) waiting: Waiters,
     /// When a request was last seen.
@@ -140,6 +150,7 @@ impl Resident {
             last_error: None,
             operation: None,
             next: None,
+            is_gone: false,
             waiting: Waiters::default(),
             used: instant,
             in_use: false,
@@ -204,6 +215,11 @@ impl Resident {
 
     pub(super) fn is_loaded(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Whether it was in memory at any time.
+    pub(super) fn has_served(&self) -> bool {
+        self.kind.is_some()
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -287,15 +303,13 @@ impl State {
     }
 
     /// # Errors
-    /// There is no room for another model, or for another operation.
-    pub(super) fn check_room(&self) -> Result<(), ModelRefusal> {
+    /// There is no room for another model.
+    pub(super) fn check_models(&self) -> Result<(), ModelRefusal> {
         let count = self.residents.len();
-        if count >= MOST_MODELS {
-            return Err(ModelRefusal::Invalid(format!(
-                "a server has at most {MOST_MODELS} models, and there are {count}"
-            )));
+        if count < MOST_MODELS {
+            return Ok(());
         }
-        self.operations.check_room()
+        Err(ModelRefusal::Invalid(format!("a server has at most {MOST_MODELS} models, and there are {count}")))
     }
 
     /// # Errors
