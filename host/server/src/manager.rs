@@ -167,15 +167,14 @@ impl ModelControl for Manager {
     }
 
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {
-        let naming = {
-            let mut state = self.state();
-            let resident = state.unchanging(id)?;
-            let config = ModelConfig { weight, ..resident.config.clone() };
-            settings::check(&config)?;
-            resident.config = config;
-            resident.config.naming()
-        };
-        self.api().ok_or(ModelRefusal::Ending)?.set_naming(&naming);
+        let api = self.api().ok_or(ModelRefusal::Ending)?;
+        let mut state = self.state();
+        let resident = state.unchanging(id)?;
+        let config = ModelConfig { weight, ..resident.config.clone() };
+        settings::check(&config)?;
+        resident.config = config;
+        // Under the lock: of two that are set at once, the one that is kept is in force.
+        api.set_naming(&resident.config.naming());
         Ok(())
     }
 

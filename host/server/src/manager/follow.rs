@@ -54,18 +54,17 @@ impl Manager {
             tracing::error!(model = id, error, "the model is not changed");
             return;
         }
-        if same_adapters {
-            drop(state);
-        } else {
+        // Under the lock: of two that are set at once, the one that is kept is in force.
+        if let Some(api) = self.api() {
+            api.set_naming(&config.naming());
+            api.set_sampling(id, (&config.sampling).into());
+        }
+        if !same_adapters {
             self.begin_unattended(state, Change::Adapters, id, move |manager, order| {
                 manager.set_adapters(order, wanted.adapter)?;
                 manager.note_listed(order, listed);
                 Ok(())
             });
-        }
-        if let Some(api) = self.api() {
-            api.set_naming(&config.naming());
-            api.set_sampling(id, (&config.sampling).into());
         }
     }
 
