@@ -8,12 +8,13 @@ use super::state::{self, Origin, Resident, State, Wish};
 use crate::config::{LoadKey, ModelConfig};
 
 impl Manager {
-    /// Carries out what the file says otherwise than before: loads, swaps and unloads in the background.
+    /// Carries out what the file says otherwise than before, and what of it could not be done before: loads, swaps and unloads in
+    /// the background.
     pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
         for config in new {
             let before = old.iter().find(|before| before.id == config.id);
-            let failed = self.state().residents.get(&config.id).is_some_and(Resident::has_failed);
-            if failed || before.is_none_or(|before| !state::same(before, config)) {
+            let is_behind = self.state().residents.get(&config.id).is_some_and(Resident::is_behind);
+            if is_behind || before.is_none_or(|before| !state::same(before, config)) {
                 self.want(config);
             }
         }
@@ -52,8 +53,10 @@ impl Manager {
         let reconfigured = ModelConfig { adapter: adapters, ..wanted.clone() };
         if let Err(error) = resident.reconfigure(reconfigured, &self.setup.starter.promised) {
             tracing::error!(model = id, error, "the model is not changed");
+            resident.fail(&error, true);
             return;
         }
+        resident.last_error = None;
         // Under the lock: of two that are set at once, the one that is kept is in force.
         if let Some(api) = self.api() {
             api.set_naming(&config.naming());

@@ -17,6 +17,8 @@ pub(super) struct Order {
     pub(super) operation: String,
     /// The id of the model that it changes.
     pub(super) model: String,
+    /// It does what the file says.
+    by_file: bool,
     manager: Arc<Manager>,
 }
 
@@ -59,7 +61,9 @@ impl Manager {
     ) {
         let entered = self.enter(&mut state, change, id);
         drop(state);
-        if let Err(refusal) = entered.and_then(|entered| self.run(entered, work)) {
+        let begun =
+            entered.and_then(|(operation, order)| self.run((operation, Order { by_file: true, ..order }), work));
+        if let Err(refusal) = begun {
             tracing::error!(model = id, %refusal, "the model is not changed");
         }
     }
@@ -118,7 +122,7 @@ impl Manager {
         let operation = state.operations.begin(change, id);
         state.resident(id)?.operation = Some(operation.id.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
-        let order = Order { operation: operation.id.clone(), model: id.to_owned(), manager };
+        let order = Order { operation: operation.id.clone(), model: id.to_owned(), by_file: false, manager };
         Ok((operation, order))
     }
 
@@ -145,7 +149,7 @@ impl Manager {
         let resident = state.residents.get_mut(model)?;
         resident.operation = None;
         if let Err(why) = done {
-            resident.fail(why);
+            resident.fail(why, order.by_file);
             if !resident.is_loaded() {
                 self.say_not_loaded(resident, why);
             }

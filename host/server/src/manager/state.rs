@@ -85,6 +85,8 @@ pub(super) struct Resident {
     pub(super) since: u64,
     pub(super) swaps: u64,
     pub(super) last_error: Option<String>,
+    /// That change was what the file says.
+    is_behind_file: bool,
     /// What changes it at the moment.
     pub(super) operation: Option<String>,
     /// What the file has said of it since then.
@@ -148,6 +150,7 @@ impl Resident {
             since: now(),
             swaps: 0,
             last_error: None,
+            is_behind_file: false,
             operation: None,
             next: None,
             is_gone: false,
@@ -222,13 +225,14 @@ impl Resident {
         self.kind.is_some()
     }
 
-    pub(super) fn has_failed(&self) -> bool {
-        self.held.is_none() && self.last_error.is_some()
+    /// Whether what the file says is to be tried again when the file is read: it could not be done, or the model could not be loaded.
+    pub(super) fn is_behind(&self) -> bool {
+        self.last_error.is_some() && (self.is_behind_file || self.held.is_none())
     }
 
-    /// It could not be changed.
-    pub(super) fn fail(&mut self, why: &str) {
-        self.last_error = Some(why.to_owned());
+    /// It could not be changed. `by_file`: to what the file says.
+    pub(super) fn fail(&mut self, why: &str, by_file: bool) {
+        (self.last_error, self.is_behind_file) = (Some(why.to_owned()), by_file);
         if self.held.is_none() {
             self.failed = Some(Instant::now());
         }
