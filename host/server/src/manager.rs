@@ -157,13 +157,22 @@ impl ModelControl for Manager {
                 return Err(ModelRefusal::Invalid(format!("id must stay {id:?} in a swap, got {:?}", config.id)));
             }
             state.check_names(&config)?;
-            (self.enter(&mut state, Change::Swap, id)?, config)
+            let entered = self.enter(&mut state, Change::Swap, id)?;
+            // What the file said before, and what waited since, is said otherwise now.
+            state.resident(id)?.next = None;
+            (entered, config)
         };
         self.run(entered, move |manager, order| manager.swap_to(order, config))
     }
 
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
-        self.begin(Change::Unload, id, Self::unload_now)
+        let entered = {
+            let mut state = self.state();
+            let entered = self.enter(&mut state, Change::Unload, id)?;
+            state.resident(id)?.next = None;
+            entered
+        };
+        self.run(entered, Self::unload_now)
     }
 
     fn set_weight(&self, id: &str, weight: f64) -> Result<(), ModelRefusal> {

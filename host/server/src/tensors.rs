@@ -44,6 +44,20 @@ pub(crate) fn most_bytes(path: &Path) -> u64 {
     }
 }
 
+/// Bytes of a model's files. One that cannot be read counts as nothing: it is refused later.
+pub(crate) fn files_bytes(path: &Path) -> u64 {
+    let mut bytes = 0u64;
+    let counted = camshaft_tensor::gather(path, |wanted| {
+        let size = std::fs::metadata(wanted.path).map_or(0, |file| file.len());
+        bytes = bytes.saturating_add(size.min(wanted.most));
+        // Weights name no other file.
+        if camshaft_tensor::FileFormat::of(wanted.path).is_some() { Ok(Some(Vec::new())) } else { read_file(wanted) }
+    });
+    // What was counted before an error is read before it, too.
+    drop(counted);
+    bytes
+}
+
 fn read_file(wanted: Wanted<'_>) -> Result<Option<Vec<u8>>, ModelProblem> {
     let Wanted { path, most, may_be_missing } = wanted;
     let unreadable = |source| ModelProblem::Load(EngineLoadError::Unreadable { path: path.to_owned(), source });
@@ -90,4 +104,28 @@ pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
     // A model may not take the numbers that are tried. What ends the process would end the server, too.
     let _ = Predictor::new(model.into()).warm_up();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_model_are_those_of_all_its_files_up_to_their_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let manifest = "weights = \"w.pt\"\n[postprocess]\nlabels-file = \"l.txt\"\n";
+        std::fs::write(file("m.toml"), manifest).unwrap();
+        std::fs::write(file("l.txt"), "one\ntwo\n").unwrap();
+        let weights = std::fs::File::create(file("w.pt")).unwrap();
+        let bytes = |weights_bytes: u64, path: &str| {
+            weights.set_len(weights_bytes).unwrap();
+            files_bytes(&file(path))
+        };
+        assert_eq!(bytes(1 << 20, "m.toml"), (1 << 20) + manifest.len() as u64 + 8);
+        assert_eq!(bytes(1 << 20, "w.pt"), 1 << 20, "its manifest has another name");
+        assert_eq!(bytes(WEIGHTS_BYTES, "w.pt"), WEIGHTS_BYTES);
+        assert_eq!(bytes(WEIGHTS_BYTES + 1, "w.pt"), WEIGHTS_BYTES);
+        assert_eq!((bytes(7, "none.pt"), files_bytes(Path::new(digits::NAME))), (0, 0));
+    }
 }

@@ -11,9 +11,11 @@ use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::machine;
 use crate::placing;
+use crate::progress::ProgressSink;
 use crate::registry::Obtained;
 use crate::sizing::{Room, mib};
 use crate::start::Started;
+use crate::tensors;
 use crate::weights::{Engines, Loaded, Weights};
 
 /// A model that has come into memory and that nobody can ask for yet.
@@ -23,78 +25,115 @@ pub(super) struct Brought {
     started: Started,
 }
 
+/// Memory that is promised to a model that comes. It is given back where the model does not come.
+struct Claim<'a> {
+    manager: &'a Manager,
+    /// Its number among all models.
+    number: usize,
+    is_kept: bool,
+}
+
+/// Why a model is not in memory yet.
+enum Misfit {
+    Short {
+        wanted: u64,
+        available: u64,
+    },
+    /// It never will be.
+    Fatal(String),
+}
+
+impl<'a> Claim<'a> {
+    fn new(manager: &'a Manager) -> Self {
+        Self { manager, number: manager.promised().next_number(), is_kept: false }
+    }
+
+    fn promise(&self, bytes: u64) {
+        self.manager.promised().promise(self.number, bytes);
+    }
+
+    fn keep(mut self) -> usize {
+        self.is_kept = true;
+        self.number
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.manager.promised().release(self.number);
+        }
+    }
+}
+
 impl Manager {
     /// Loads a model, finds room for it and starts its threads.
     ///
     /// # Errors
     /// Why it cannot serve. Nothing of it stays in memory.
     pub(super) fn bring(&self, order: &Order, config: &ModelConfig) -> Result<Brought, String> {
-        let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (sink, engines) = (order.sink(), self.setup.engines);
         // Others may be loaded while this one is pulled.
         let Obtained { config, held } = engines.obtain(&self.setup.cache, config, &sink).map_err(said)?;
-        let config = &config;
-        order.tell("waits for its turn", 0.0);
-        let mut having = Some(turn());
-        let number = {
-            let mut promised = self.promised();
-            let number = promised.next_number();
-            promised.promise(number, 0);
-            number
-        };
-        // Trying one may take minutes, as its layers say, and nothing of it is sized by what the others leave.
+        let (config, claim) = (&config, Claim::new(self));
+        // Trying a tensor model may take minutes, as its layers say, and nothing of it is sized by what the others leave.
         let apart = Format::of(&config.file_name()) == Format::Tensors;
+        let mut turn = None;
         if apart {
-            having = None;
+            self.claim_files(order, claim.number, config)?;
+        } else {
+            turn = Some(self.turn(order));
+            self.check_file(claim.number, config)?;
         }
-        let brought = (|| {
-            let devices = match engines {
-                Engines::Llama => Devices::look().map_err(said)?,
-                Engines::Fake => Devices::default(),
-            };
-            self.check_file(number, config)?;
-            let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
-            let loaded = Loaded { held, ..loaded };
-            having = having.take().or_else(|| Some(turn()));
-            let weights = loop {
-                let room = Room::beside(self.setup.machine, self.promised().beside(number));
-                let sized = placing::place(&room, &devices, vec![loaded.clone()], self.setup.digest, &sink);
-                let mut sized = sized.map_err(said)?;
-                let short = sized.budget.cuts.iter().find_map(|cut| match *cut {
-                    Cut::Memory { wanted, available } => Some((wanted, available)),
-                    _ => None,
-                });
-                // What others took since the start is not there, either.
-                let needs = sized.weights.iter().map(|weights| weights.sizes.bytes()).sum::<u64>();
-                let free = machine::look().memory;
-                let short = short.or((needs > free).then_some((needs, free)));
-                match (short, sized.weights.pop()) {
-                    (None, Some(weights)) => {
-                        sized.weights.push(weights.clone());
-                        sized.tell();
-                        break weights;
-                    }
-                    (None, None) => return Err("it has no sizes".to_owned()),
-                    (Some((wanted, available)), _) => {
-                        // Others may load while this one waits.
-                        having = None;
-                        if !self.make_room(order) {
-                            return Err(format!("needs {}, {} free", mib(wanted), mib(available)));
-                        }
-                        having = Some(turn());
+        let devices = match engines {
+            Engines::Llama => Devices::look().map_err(said)?,
+            Engines::Fake => Devices::default(),
+        };
+        let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
+        let loaded = Loaded { held, ..loaded };
+        let weights = loop {
+            turn = turn.or_else(|| Some(self.turn(order)));
+            match self.fit(claim.number, &devices, &loaded, &sink) {
+                Ok(weights) => break weights,
+                Err(Misfit::Fatal(why)) => return Err(why),
+                Err(Misfit::Short { wanted, available }) => {
+                    // Others may load while this one waits, and none of two that wait waits for the other.
+                    turn = None;
+                    claim.promise(0);
+                    if !self.make_room(order) {
+                        return Err(format!("needs {}, {} free", mib(wanted), mib(available)));
                     }
                 }
-            };
-            self.promised().promise(number, weights.sizes.bytes());
-            if apart {
-                having = None;
             }
-            order.tell("its threads start", 0.0);
-            let started = self.setup.starter.start(number, &weights).map_err(said)?;
-            Ok(Brought { number, weights, started })
-        })();
-        drop(having);
-        brought.inspect_err(|_| self.promised().release(number))
+        };
+        claim.promise(weights.sizes.bytes());
+        if apart {
+            turn = None;
+        }
+        order.tell("its threads start", 0.0);
+        let started = self.setup.starter.start(claim.number, &weights).map_err(said)?;
+        drop(turn);
+        Ok(Brought { number: claim.keep(), weights, started })
+    }
+
+    fn turn(&self, order: &Order) -> MutexGuard<'_, ()> {
+        order.tell("waits for its turn", 0.0);
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Promises a tensor model the bytes of its files before they are read, because others may come meanwhile.
+    ///
+    /// # Errors
+    /// There are fewer left, and no other model will leave.
+    fn claim_files(&self, order: &Order, number: usize, config: &ModelConfig) -> Result<(), String> {
+        let ModelSource::File(path) = config.source() else { return Ok(()) };
+        let bytes = tensors::files_bytes(&path);
+        loop {
+            let Err(left) = self.promised().resize(number, bytes) else { return Ok(()) };
+            if !self.make_room(order) {
+                return Err(too_large(bytes, left));
+            }
+        }
     }
 
     /// A file that is larger than what is left need not be read.
@@ -102,10 +141,32 @@ impl Manager {
         let ModelSource::File(path) = config.source() else { return Ok(()) };
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
         let left = self.setup.machine.memory.saturating_sub(self.promised().beside(number));
-        if bytes <= left || config.may_sleep() {
-            return Ok(());
+        if bytes <= left || config.may_sleep() { Ok(()) } else { Err(too_large(bytes, left)) }
+    }
+
+    /// Sizes a model by what the others leave, and loads it to where its layers are to be.
+    ///
+    /// # Errors
+    /// There is too little memory, or it cannot be loaded.
+    fn fit(&self, number: usize, devices: &Devices, loaded: &Loaded, sink: &ProgressSink) -> Result<Weights, Misfit> {
+        let room = Room::beside(self.setup.machine, self.promised().beside(number));
+        let sized = placing::place(&room, devices, vec![loaded.clone()], self.setup.digest, sink);
+        let sized = sized.map_err(|error| Misfit::Fatal(said(error)))?;
+        if let Some((wanted, available)) = sized.budget.cuts.iter().find_map(|cut| match *cut {
+            Cut::Memory { wanted, available } => Some((wanted, available)),
+            _ => None,
+        }) {
+            return Err(Misfit::Short { wanted, available });
         }
-        Err(format!("needs {} for its weights alone, {} free", mib(bytes), mib(left)))
+        // What others took since the start is not there, either.
+        let wanted = sized.weights.iter().map(|weights| weights.sizes.bytes()).sum::<u64>();
+        let available = machine::look().memory;
+        if wanted > available {
+            return Err(Misfit::Short { wanted, available });
+        }
+        sized.tell();
+        let weights = sized.weights.into_iter().next();
+        weights.ok_or_else(|| Misfit::Fatal("it has no sizes".to_owned()))
     }
 
     /// Has a model serve from now on, in the place of what had its id.
@@ -136,6 +197,10 @@ impl Manager {
     pub(super) fn promised(&self) -> MutexGuard<'_, Promised> {
         self.setup.starter.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn too_large(bytes: u64, left: u64) -> String {
+    format!("needs {} for its weights alone, {} free", mib(bytes), mib(left))
 }
 
 /// An error with what is behind it, as far as it does not say so itself.

@@ -11,16 +11,17 @@ impl Manager {
     /// Carries out what the file says otherwise than before, and what of it could not be done before: loads, swaps and unloads in
     /// the background.
     pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
+        // First, because it has memory to give back.
+        let gone = old.iter().filter(|before| new.iter().all(|config| config.id != before.id));
+        for before in gone {
+            self.want_gone(&before.id);
+        }
         for config in new {
             let before = old.iter().find(|before| before.id == config.id);
             let is_behind = self.state().residents.get(&config.id).is_some_and(Resident::is_behind);
             if is_behind || before.is_none_or(|before| !state::same(before, config)) {
                 self.want(config);
             }
-        }
-        let gone = old.iter().filter(|before| new.iter().all(|config| config.id != before.id));
-        for before in gone {
-            self.want_gone(&before.id);
         }
     }
 
@@ -32,9 +33,11 @@ impl Manager {
             return self.begin_wanted(state, config);
         };
         if resident.operation.is_some() {
-            resident.next = Some(Wish::Present(Box::new(config.clone())));
+            resident.next = Some(wish(config));
             return;
         }
+        // Whatever waited is said otherwise now.
+        resident.next = None;
         resident.origin = Origin::File;
         let (wanted, listed) = (resident.followed(config), config.adapter.clone());
         if !resident.is_loaded() {
@@ -42,7 +45,7 @@ impl Manager {
             return self.begin_wanted(state, config);
         }
         if !state::same_weights(&resident.config, config) {
-            return self.begin_unattended(state, Change::Swap, id, move |manager, order| {
+            return self.begin_unattended(state, Change::Swap, wish(config), move |manager, order| {
                 manager.swap_to(order, wanted)?;
                 manager.note_listed(order, listed);
                 Ok(())
@@ -63,7 +66,7 @@ impl Manager {
             api.set_sampling(id, (&config.sampling).into());
         }
         if !same_adapters {
-            self.begin_unattended(state, Change::Adapters, id, move |manager, order| {
+            self.begin_unattended(state, Change::Adapters, wish(config), move |manager, order| {
                 manager.set_adapters(order, wanted.adapter)?;
                 manager.note_listed(order, listed);
                 Ok(())
@@ -80,7 +83,7 @@ impl Manager {
         }
         // Before it may be there.
         api.publish_absent(config.naming(), config.expected_kind(), Absence::Loading);
-        self.begin_unattended(state, Change::Load, &config.id, Self::load_now);
+        self.begin_unattended(state, Change::Load, wish(config), Self::load_now);
     }
 
     pub(super) fn want_gone(&self, id: &str) {
@@ -90,6 +93,11 @@ impl Manager {
             resident.next = Some(Wish::Gone(id.to_owned()));
             return;
         }
-        self.begin_unattended(state, Change::Unload, id, Self::unload_now);
+        resident.next = None;
+        self.begin_unattended(state, Change::Unload, Wish::Gone(id.to_owned()), Self::unload_now);
     }
+}
+
+fn wish(config: &ModelConfig) -> Wish {
+    Wish::Present(Box::new(config.clone()))
 }

@@ -51,15 +51,22 @@ impl Manager {
         self.run(entered, work)
     }
 
-    /// Begins what the file wants of a model, as `state` has it. Nobody waits for it, so it is begun however much is done at once.
+    /// Begins what the file says of a model, as `state` has it. Nobody waits for it: where too much is done at once, it is begun when
+    /// another operation has ended.
     pub(super) fn begin_unattended(
         &self,
         mut state: MutexGuard<'_, State>,
         change: Change,
-        id: &str,
+        wish: Wish,
         work: impl FnOnce(&Self, &Order) -> Result<(), String> + Send + 'static,
     ) {
-        let entered = self.enter(&mut state, change, id);
+        let id = wish.id().to_owned();
+        let entered = self.enter(&mut state, change, &id);
+        if let (Err(ModelRefusal::TooMany { .. }), Ok(resident)) = (&entered, state.resident(&id)) {
+            tracing::info!(model = id, "what the file says of the model waits until another operation has ended");
+            resident.next = Some(wish);
+            return;
+        }
         drop(state);
         let begun =
             entered.and_then(|(operation, order)| self.run((operation, Order { by_file: true, ..order }), work));
@@ -84,7 +91,9 @@ impl Manager {
             order.manager.end(&order, &done);
         };
         if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
-            self.end(&ending, &Err(format!("no thread can be started: {error}")));
+            // Nothing that waits is begun here: it may be what has just been tried, and as much may wait as there are models.
+            let wish = self.close(&ending, &Err(format!("no thread can be started: {error}")));
+            self.follow_wish(wish);
             return Err(ModelRefusal::Ending);
         }
         Ok(operation)
@@ -129,7 +138,18 @@ impl Manager {
     /// What follows an operation, on the thread that carried it out.
     fn end(&self, order: &Order, done: &Result<(), String>) {
         let wish = self.close(order, done);
+        self.follow_wish(wish);
         self.share_cache();
+        loop {
+            let waiting = self.state().take_waiting();
+            if waiting.is_none() {
+                return;
+            }
+            self.follow_wish(waiting);
+        }
+    }
+
+    fn follow_wish(&self, wish: Option<Wish>) {
         match wish {
             Some(Wish::Present(config)) => self.want(&config),
             Some(Wish::Gone(id)) => self.want_gone(&id),

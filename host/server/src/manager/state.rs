@@ -49,6 +49,15 @@ pub(super) enum Wish {
     Gone(String),
 }
 
+impl Wish {
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Present(config) => &config.id,
+            Self::Gone(id) => id,
+        }
+    }
+}
+
 /// What of a model is in memory.
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -89,7 +98,7 @@ pub(super) struct Resident {
     is_behind_file: bool,
     /// What changes it at the moment.
     pub(super) operation: Option<String>,
-    /// What the file has said of it since then.
+    /// What the file has said of it since then, or what waits because too much is done at once.
     pub(super) next: Option<Wish>,
     /// It is forgotten once the operation has ended.
     pub(super) is_gone: bool,
@@ -321,6 +330,15 @@ impl State {
     pub(super) fn check_names(&self, config: &ModelConfig) -> Result<(), ModelRefusal> {
         let others = self.residents.values().map(|resident| &resident.config).filter(|other| other.id != config.id);
         super::settings::check_beside(config, others)
+    }
+
+    /// What the file says of a model that nothing changes, and that waited because too much was done at once. What is gone goes
+    /// first, because it has memory to give back.
+    pub(super) fn take_waiting(&mut self) -> Option<Wish> {
+        self.operations.check_room().ok()?;
+        let waiting = self.residents.values_mut().filter(|resident| resident.operation.is_none());
+        let waiting = waiting.filter(|resident| resident.next.is_some());
+        waiting.min_by_key(|resident| matches!(resident.next, Some(Wish::Present(_))))?.next.take()
     }
 
     /// Workers of all models in memory that keep prefixes.
