@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,9 +59,9 @@ pub enum Placement {
     Devices(Offload),
 }
 
-/// Called with the fraction that is loaded, from 0 to 1.
+/// Called with the fraction that is loaded, from 0 to 1. Where it breaks off, the model is not loaded.
 #[derive(Clone)]
-pub struct LoadProgress(pub Arc<dyn Fn(f32) + Send + Sync>);
+pub struct LoadProgress(pub Arc<dyn Fn(f32) -> ControlFlow<()> + Send + Sync>);
 
 impl fmt::Debug for LoadProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -290,8 +291,7 @@ fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<Mode
     unsafe extern "C" fn report(fraction: f32, progress: *mut c_void) -> bool {
         // SAFETY: it points to the progress below, which lives until the model is loaded.
         let LoadProgress(report) = unsafe { &*progress.cast::<LoadProgress>() };
-        report(fraction);
-        true
+        report(fraction).is_continue()
     }
     backend()?;
     let offload = match &options.placement {

@@ -1,5 +1,6 @@
 //! Tests of models that are split into several files, and of files that change while they are loaded.
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -149,6 +150,7 @@ fn load_while(act: impl Fn(&Path) + Send + Sync + 'static) -> Result<Arc<LoadedM
         if !done.swap(true, Ordering::Relaxed) {
             act(&second);
         }
+        ControlFlow::Continue(())
     };
     LoadedModel::from_file(
         &first,

@@ -150,6 +150,8 @@ pub(crate) enum ModelProblem {
     Killed { path: PathBuf },
     #[error("bad model file {}: trying it took more than {} s", path.display(), limit.as_secs())]
     Late { path: PathBuf, limit: Duration },
+    #[error("loading it was stopped")]
+    Stopped,
     #[error(
         "a device that it was on failed, and the host's memory has no room for it: it takes {wanted} bytes, and {available} are \
          left for it beside what others were given"

@@ -62,9 +62,8 @@ fn outcome(path: &Path, child: Child, wall: Duration, bar: &LoadBar) -> Tried {
     let (ended, words) = probe::await_end(child, wall, bar, Builder::new);
     let status = match ended {
         Ok(Ended::ByItself(status)) => status,
-        Ok(Ended::Late | Ended::Stopped) => {
-            return Tried::Failed(format!("trying it took more than {} s", wall.as_secs()));
-        }
+        Ok(Ended::Late) => return Tried::Failed(format!("trying it took more than {} s", wall.as_secs())),
+        Ok(Ended::Stopped) => return Tried::Failed(ModelProblem::Stopped.to_string()),
         Err(error) => return Tried::Failed(error.to_string()),
     };
     match status.code() {

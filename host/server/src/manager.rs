@@ -168,6 +168,9 @@ impl ModelControl for Manager {
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
         let entered = {
             let mut state = self.state();
+            if let Some(operation) = state.stop_load(id) {
+                return Ok(operation);
+            }
             let entered = self.enter(&mut state, Change::Unload, id)?;
             state.resident(id)?.next = None;
             entered

@@ -1,6 +1,7 @@
 //! Loading models: the bundled one or a file, with errors that say which exit code they mean.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
@@ -64,6 +65,9 @@ pub(crate) fn load_tensors(
             return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
         }
         let (backend, note) = gpu_trial::backend(&path, config.backend.choice(), &bar);
+        if bar.stop().load(Ordering::Relaxed) {
+            return Err(bad("path", ModelProblem::Stopped));
+        }
         let mut model = read.load(backend).map_err(|problem| bad("path", problem))?;
         model.facts.notes.extend(note);
         Ok((model, digest))

@@ -204,7 +204,8 @@ fn try_in_process(trial: &Trial, bar: &LoadBar) -> Result<(), String> {
             }
             problem => problem.to_string(),
         }),
-        Ended::Late | Ended::Stopped => Err(format!("trying it took more than {} s", TRIAL_WALL.as_secs())),
+        Ended::Late => Err(format!("trying it took more than {} s", TRIAL_WALL.as_secs())),
+        Ended::Stopped => Err(ModelProblem::Stopped.to_string()),
     }
 }
 

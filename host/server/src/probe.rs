@@ -4,7 +4,6 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -105,11 +104,12 @@ pub(crate) fn probe(
             problem @ ModelProblem::Refused { .. } => Ok(Outcome::Refused(model(problem))),
             problem => Err(model(problem)),
         },
-        Ended::Late | Ended::Stopped => Err(model(ModelProblem::Late { path: path.to_owned(), limit: bounds.wall })),
+        Ended::Late => Err(model(ModelProblem::Late { path: path.to_owned(), limit: bounds.wall })),
+        Ended::Stopped => Err(model(ModelProblem::Stopped)),
     }
 }
 
-/// How the process ended, and what it said on standard error. `thread` is asked for each thread that reads from it.
+/// How the process ended, and what it said on standard error; it is ended where the load is stopped. `thread` is asked for each thread that reads from it.
 pub(crate) fn await_end(
     mut child: Child,
     wall: Duration,
@@ -122,7 +122,7 @@ pub(crate) fn await_end(
         let listens = thread().spawn_scoped(scope, || words_of(err));
         match (follows, listens) {
             (Ok(_), Ok(words)) => {
-                let ended = wait_within(&mut child, wall, &AtomicBool::new(false));
+                let ended = wait_within(&mut child, wall, bar.stop());
                 (ended, words.join().unwrap_or_default())
             }
             (Err(error), _) | (_, Err(error)) => {
@@ -309,6 +309,16 @@ mod tests {
         let (ended, words) = shell("head -c 1000000 /dev/zero >&2", Duration::from_secs(60));
         assert!(matches!(ended, Ok(Ended::ByItself(status)) if status.success()), "{ended:?}");
         assert_eq!(words.len() as u64, WORDS_BYTES);
+    }
+
+    #[test]
+    fn a_load_that_is_stopped_ends_the_process_that_tries_the_file() {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "while true; do sleep 1; done"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let bar = LoadBar::new("m", &progress::ProgressSink::default().until(stop));
+        let (ended, _) = await_end(command.spawn().unwrap(), Duration::from_secs(600), &bar, Builder::new);
+        assert!(matches!(ended, Ok(Ended::Stopped)), "{ended:?}");
     }
 
     #[test]

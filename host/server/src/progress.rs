@@ -2,8 +2,9 @@
 //! terminal.
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use camshaft_api::Readiness;
 use camshaft_engine::LoadProgress;
@@ -16,13 +17,24 @@ const WHOLE: u64 = 100;
 /// Begins a line that says which file comes next.
 const FILE: &str = "file ";
 
-/// Who hears how far a model is: of each stage, per cent. By default nobody.
+/// Hears how far a model is: of each stage, per cent.
+type Tell = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
+
+/// Who follows the load of a model: hears how far it is, and may stop it. By default nobody.
 #[derive(Clone, Default)]
-pub(crate) struct ProgressSink(Option<Arc<dyn Fn(&'static str, u64) + Send + Sync>>);
+pub(crate) struct ProgressSink {
+    tell: Option<Tell>,
+    stop: Arc<AtomicBool>,
+}
 
 impl ProgressSink {
     pub(crate) fn new(tell: impl Fn(&'static str, u64) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(tell)))
+        Self { tell: Some(Arc::new(tell)), stop: Arc::default() }
+    }
+
+    /// The same, of a load that ends where `stop` becomes true.
+    pub(crate) fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
     }
 
     /// Those who ask the server how far it is while it begins.
@@ -35,9 +47,14 @@ impl ProgressSink {
     }
 
     pub(crate) fn tell(&self, stage: &'static str, per_cent: u64) {
-        if let Some(tell) = &self.0 {
+        if let Some(tell) = &self.tell {
             tell(stage, per_cent);
         }
+    }
+
+    /// Becomes true where the load is to end.
+    pub(crate) fn stop(&self) -> &AtomicBool {
+        &self.stop
     }
 }
 
@@ -75,10 +92,18 @@ impl LoadBar {
         Self(Arc::new(Told { bar, sink: sink.clone(), file: AtomicUsize::new(0) }))
     }
 
+    /// Becomes true where the load is to end.
+    pub(crate) fn stop(&self) -> &AtomicBool {
+        self.0.sink.stop()
+    }
+
     /// Shows the progress of a stage that has just begun.
     pub(crate) fn stage(&self, stage: &'static str) -> LoadProgress {
         let told = self.0.clone();
-        LoadProgress(Arc::new(move |part| told.tell(stage, per_cent(part))))
+        LoadProgress(Arc::new(move |part| {
+            told.tell(stage, per_cent(part));
+            if told.sink.stop().load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }))
     }
 
     /// Shows the progress that [`tell_parent`] reports from the process that loads the file first, until it ends.
@@ -125,6 +150,7 @@ pub(crate) fn tell_parent() -> LoadProgress {
             // The parent may be gone; then nobody needs it.
             let _ = writeln!(std::io::stdout(), "{now}");
         }
+        ControlFlow::Continue(())
     }))
 }
 
@@ -141,9 +167,19 @@ mod tests {
         assert_eq!(bar.0.bar.position(), WHOLE);
         bar.follow(None::<&[u8]>);
         let LoadProgress(tell) = bar.stage("loading");
-        tell(0.5);
+        assert_eq!(tell(0.5), ControlFlow::Continue(()));
         assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (50, "loading"));
-        tell(f32::NAN);
+        assert_eq!(tell(f32::NAN), ControlFlow::Continue(()));
         assert_eq!(bar.0.bar.position(), 0);
+    }
+
+    #[test]
+    fn a_load_that_is_stopped_goes_no_further() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let bar = LoadBar::new("m", &ProgressSink::default().until(stop.clone()));
+        let LoadProgress(tell) = bar.stage("loading");
+        assert_eq!(tell(0.5), ControlFlow::Continue(()));
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(tell(0.6), ControlFlow::Break(()));
     }
 }

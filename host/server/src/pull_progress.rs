@@ -1,6 +1,7 @@
 //! How far a pull is: on a progress bar where standard error is a terminal, in lines otherwise, and for those who ask over HTTP.
 use std::fmt;
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,13 @@ impl Progress for PullProgress {
                 self.line(&format_args!("removed {name} ({bytes} bytes) from the cache of models to make room"));
             }
             _ => {}
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        match &self.lines {
+            Lines::Log(sink) => sink.stop().load(Ordering::Relaxed),
+            Lines::StandardError => false,
         }
     }
 }

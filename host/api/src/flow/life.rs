@@ -138,10 +138,11 @@ pub trait ModelControl: Send + Sync + fmt::Debug {
     /// As [`ModelControl::load`]; there is no such model, or it is being changed.
     fn swap(&self, id: &str, settings: Map<String, Value>) -> Result<Operation, ModelRefusal>;
 
-    /// Serves no more requests of a model, and frees it when the last has ended.
+    /// Serves no more requests of a model, and frees it when the last has ended. One that is being loaded is stopped at the next step of
+    /// that: the answer is then the operation that loads it, which fails.
     ///
     /// # Errors
-    /// There is no such model, or it is being changed.
+    /// There is no such model, or it is being changed otherwise.
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal>;
 
     /// Changes how requests are divided among versions: the weight of one.

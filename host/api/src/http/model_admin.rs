@@ -176,10 +176,11 @@ pub(crate) async fn swap(
     Ok(accepted(&asked(move || api.life.swap(&id, settings)).await?))
 }
 
-/// Serves no more requests of a model, and frees it once the last has ended: 202 with the operation.
+/// Serves no more requests of a model, and frees it once the last has ended: 202 with the operation. One that is being loaded is
+/// stopped: 202 with the operation that loads it, which fails.
 ///
 /// # Errors
-/// 404 for an unknown model, 409 if it is being changed.
+/// 404 for an unknown model, 409 if it is being changed otherwise.
 pub(crate) async fn unload(
     State(api): State<Arc<Api>>,
     id: Result<Path<String>, PathRejection>,

@@ -18,6 +18,9 @@ use crate::start::Started;
 use crate::tensors;
 use crate::weights::{Engines, Loaded, Weights};
 
+/// Why a model is not in memory that was unloaded before it was there.
+const STOPPED: &str = "stopped: the model was unloaded before it was in memory";
+
 /// A model that has come into memory and that nobody can ask for yet.
 pub(super) struct Brought {
     number: usize,
@@ -72,17 +75,22 @@ impl Manager {
     /// # Errors
     /// Why it cannot serve. Nothing of it stays in memory.
     pub(super) fn bring(&self, order: &Order, config: &ModelConfig) -> Result<Brought, String> {
+        // What it was at when it was stopped says nothing.
+        self.bring_here(order, config).map_err(|why| if order.is_stopped() { STOPPED.to_owned() } else { why })
+    }
+
+    fn bring_here(&self, order: &Order, config: &ModelConfig) -> Result<Brought, String> {
         let (sink, engines) = (order.sink(), self.setup.engines);
         // Others may be loaded while this one is pulled.
         let Obtained { config, held } = engines.obtain(&self.setup.cache, config, &sink).map_err(said)?;
         let (config, claim) = (&config, Claim::new(self));
         // Trying a tensor model may take minutes, as its layers say, and nothing of it is sized by what the others leave.
         let apart = Format::of(&config.file_name()) == Format::Tensors;
-        let mut turn = None;
+        let mut begun = None;
         if apart {
             self.claim_files(order, claim.number, config)?;
         } else {
-            turn = Some(self.turn(order));
+            begun = Some(self.turn(order)?);
             self.check_file(claim.number, config)?;
         }
         let devices = match engines {
@@ -91,14 +99,17 @@ impl Manager {
         };
         let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
         let loaded = Loaded { held, ..loaded };
-        let weights = loop {
-            turn = turn.or_else(|| Some(self.turn(order)));
+        let (weights, turn) = loop {
+            let turn = match begun.take() {
+                Some(turn) => turn,
+                None => self.turn(order)?,
+            };
             match self.fit(claim.number, &devices, &loaded, &sink) {
-                Ok(weights) => break weights,
+                Ok(weights) => break (weights, turn),
                 Err(Misfit::Fatal(why)) => return Err(why),
                 Err(Misfit::Short { wanted, available }) => {
                     // Others may load while this one waits, and none of two that wait waits for the other.
-                    turn = None;
+                    drop(turn);
                     claim.promise(0);
                     if !self.make_room(order) {
                         return Err(format!("needs {}, {} free", mib(wanted), mib(available)));
@@ -107,18 +118,22 @@ impl Manager {
             }
         };
         claim.promise(weights.sizes.bytes());
-        if apart {
-            turn = None;
+        if order.is_stopped() {
+            return Err(STOPPED.to_owned());
         }
+        let turn = (!apart).then_some(turn);
         order.tell("its threads start", 0.0);
         let started = self.setup.starter.start(claim.number, &weights).map_err(said)?;
         drop(turn);
         Ok(Brought { number: claim.keep(), weights, started })
     }
 
-    fn turn(&self, order: &Order) -> MutexGuard<'_, ()> {
+    /// # Errors
+    /// The load was stopped meanwhile.
+    fn turn(&self, order: &Order) -> Result<MutexGuard<'_, ()>, String> {
         order.tell("waits for its turn", 0.0);
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if order.is_stopped() { Err(STOPPED.to_owned()) } else { Ok(turn) }
     }
 
     /// Promises a tensor model the bytes of its files before they are read, because others may come meanwhile.

@@ -88,6 +88,9 @@ impl Manager {
 
     pub(super) fn want_gone(&self, id: &str) {
         let mut state = self.state();
+        if state.stop_load(id).is_some() {
+            return;
+        }
         let Some(resident) = state.residents.get_mut(id) else { return };
         if resident.operation.is_some() {
             resident.next = Some(Wish::Gone(id.to_owned()));

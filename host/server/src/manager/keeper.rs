@@ -107,6 +107,6 @@ impl Manager {
         }
         order.tell("waits for memory: other models are in use", 0.0);
         std::thread::sleep(WAIT);
-        self.state().resident(&order.model).is_ok_and(|resident| resident.waiting.is_waited())
+        !order.is_stopped() && self.state().resident(&order.model).is_ok_and(|resident| resident.waiting.is_waited())
     }
 }

@@ -1,6 +1,7 @@
 //! The life of an operation: how it begins, who carries it out, and what follows its end.
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use camshaft_api::{Absence, Change, ModelRefusal, Operation};
@@ -19,6 +20,8 @@ pub(super) struct Order {
     pub(super) model: String,
     /// It does what the file says.
     by_file: bool,
+    /// Becomes true where the model is not wanted any more that it brings into memory.
+    stop: Arc<AtomicBool>,
     manager: Arc<Manager>,
 }
 
@@ -32,7 +35,12 @@ impl Order {
 
     pub(super) fn sink(&self) -> ProgressSink {
         let order = self.clone();
-        ProgressSink::new(move |stage, per_cent| order.tell(stage, per_cent as f64 / 100.0))
+        let sink = ProgressSink::new(move |stage, per_cent| order.tell(stage, per_cent as f64 / 100.0));
+        sink.until(self.stop.clone())
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 }
 
@@ -129,9 +137,11 @@ impl Manager {
         state.unchanging(id)?;
         state.operations.check_room()?;
         let operation = state.operations.begin(change, id);
-        state.resident(id)?.operation = Some(operation.id.clone());
+        let stop = Arc::<AtomicBool>::default();
+        let resident = state.resident(id)?;
+        (resident.operation, resident.stop) = (Some(operation.id.clone()), stop.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
-        let order = Order { operation: operation.id.clone(), model: id.to_owned(), by_file: false, manager };
+        let order = Order { operation: operation.id.clone(), model: id.to_owned(), by_file: false, stop, manager };
         Ok((operation, order))
     }
 
@@ -168,14 +178,16 @@ impl Manager {
         state.operations.end(operation, done.clone().err());
         let resident = state.residents.get_mut(model)?;
         resident.operation = None;
+        let wish = resident.next.take();
         if let Err(why) = done {
             resident.fail(why, order.by_file);
             if !resident.is_loaded() {
+                // There is nothing that would have to be unloaded.
+                resident.is_gone |= matches!(wish, Some(Wish::Gone(_)));
                 self.say_not_loaded(resident, why);
             }
         }
         resident.waiting.answer(done);
-        let wish = resident.next.take();
         if resident.is_gone {
             state.residents.remove(model);
         }

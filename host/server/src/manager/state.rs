@@ -1,10 +1,11 @@
 //! What is known of each model that is configured, in memory or not.
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use camshaft_api::{ModelRefusal, Residence, Usage};
+use camshaft_api::{Change, ModelRefusal, Operation, Residence, Usage};
 use camshaft_core::engine::ModelKind;
 use camshaft_core::promised::Promised;
 use camshaft_registry::InUse;
@@ -98,6 +99,8 @@ pub(super) struct Resident {
     is_behind_file: bool,
     /// What changes it at the moment.
     pub(super) operation: Option<String>,
+    /// Stops that, if it brings the model into memory.
+    pub(super) stop: Arc<AtomicBool>,
     /// What the file has said of it since then, or what waits because too much is done at once.
     pub(super) next: Option<Wish>,
     /// It is forgotten once the operation has ended.
@@ -161,6 +164,7 @@ impl Resident {
             last_error: None,
             is_behind_file: false,
             operation: None,
+            stop: Arc::default(),
             next: None,
             is_gone: false,
             waiting: Waiters::default(),
@@ -313,6 +317,18 @@ impl State {
             None => Ok(resident),
             Some(operation) => Err(ModelRefusal::Busy { model: id.to_owned(), operation }),
         }
+    }
+
+    /// Stops what brings a model into memory that is not there, and has it forgotten then. Returns the operation, if there is one.
+    pub(super) fn stop_load(&mut self, id: &str) -> Option<Operation> {
+        let resident = self.residents.get_mut(id).filter(|resident| !resident.is_loaded())?;
+        let operation = self.operations.get(resident.operation.as_ref()?)?;
+        if !matches!(operation.change, Change::Load | Change::Swap) {
+            return None;
+        }
+        resident.stop.store(true, Ordering::Relaxed);
+        resident.next = Some(Wish::Gone(id.to_owned()));
+        Some(operation)
     }
 
     /// # Errors
