@@ -81,7 +81,7 @@ impl Manager {
     pub(super) fn make_room(&self, order: &Order) -> bool {
         let now = Instant::now();
         let Some(api) = self.api() else { return false };
-        let victim = {
+        let sleep = {
             let mut state = self.state();
             for (id, resident) in &mut state.residents {
                 resident.note_use(api.usage(id), now);
@@ -94,14 +94,15 @@ impl Manager {
                 resident.is_idle_for(Some(Duration::ZERO), now)
                     && now.saturating_duration_since(resident.came) >= RESIDENCE
             });
-            idle.min_by_key(|(_, resident)| resident.used).map(|(id, _)| id.clone())
+            let victim = idle.min_by_key(|(_, resident)| resident.used).map(|(id, _)| id.clone());
+            // However much is done at once: as many as may load would wait for each other otherwise.
+            victim.map(|victim| self.admit(&mut state, Change::Sleep, &victim))
         };
-        if let Some(victim) = victim {
-            order.tell(&format!("waits for memory: {victim} goes to sleep"), 0.0);
-            if let Ok(sleep) = self.begin(Change::Sleep, &victim, Self::sleep_now) {
-                while self.state().operations.get(&sleep.id).is_some_and(|sleep| !sleep.is_over()) {
-                    std::thread::sleep(WAIT);
-                }
+        if let Some(sleep) = sleep {
+            let Ok(sleep) = sleep.and_then(|sleep| self.run(sleep, Self::sleep_now)) else { return false };
+            order.tell(&format!("waits for memory: {} goes to sleep", sleep.model), 0.0);
+            while self.state().operations.get(&sleep.id).is_some_and(|sleep| !sleep.is_over()) {
+                std::thread::sleep(WAIT);
             }
             return true;
         }

@@ -133,9 +133,18 @@ impl Manager {
     /// # Errors
     /// It is being changed already, or too much is done at once.
     pub(super) fn enter(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
-        let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
         state.unchanging(id)?;
         state.operations.check_room()?;
+        self.admit(state, change, id)
+    }
+
+    /// The same however much is done at once.
+    ///
+    /// # Errors
+    /// The model is being changed already.
+    pub(super) fn admit(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
+        let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
+        state.unchanging(id)?;
         let operation = state.operations.begin(change, id);
         let stop = Arc::<AtomicBool>::default();
         let resident = state.resident(id)?;
