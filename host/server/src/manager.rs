@@ -241,3 +241,7 @@ impl ModelControl for Manager {
         Ok(woken)
     }
 }
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;
