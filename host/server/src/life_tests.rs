@@ -197,7 +197,7 @@ impl Bench {
 fn regression_a_load_that_is_refused_because_too_much_is_done_leaves_nothing_behind() {
     let bench = Bench::new("");
     bench.fill(MOST_RUNNING - 1);
-    for round in 0..100 {
+    for round in 0..40 {
         let (turn, barrier) = (bench.life.turn.lock().unwrap(), Barrier::new(4));
         let ids: Vec<String> = (0..4).map(|number| format!("m{round}-{number}")).collect();
         std::thread::scope(|scope| {
@@ -427,7 +427,7 @@ fn regression_of_two_weights_that_are_set_at_once_the_one_that_is_kept_is_in_for
         let (bench, barrier) = (&bench, &barrier);
         let set = |weight: f64| {
             scope.spawn(move || {
-                for round in 0..2000 {
+                for round in 0..200 {
                     barrier.wait();
                     bench.life.set_weight("m", weight + f64::from(round)).unwrap();
                     barrier.wait();
