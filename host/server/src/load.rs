@@ -15,9 +15,9 @@ use crate::config::{ConfigSnapshot, LoadKey, Sources};
 use crate::cores::Cores;
 use crate::devices::Devices;
 use crate::error::ServerError;
+use crate::life::{LifeSetup, ModelLife};
 use crate::logging::LogHandle;
 use crate::machine;
-use crate::manager::{Manager, ManagerSetup};
 use crate::metrics::{self, ServerMetrics};
 use crate::placing;
 use crate::policies;
@@ -147,7 +147,7 @@ impl Load {
         };
         let share = Arc::new(Mutex::new(share));
         let spawner = supervisor.spawner(ShutdownStage::Policies);
-        let manager = Manager::new(ManagerSetup {
+        let life = ModelLife::new(LifeSetup {
             starter,
             engines,
             machine,
@@ -160,10 +160,10 @@ impl Load {
         });
         let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
         let loaded = weights.iter().zip(at_start).enumerate();
-        let models = loaded.map(|(number, (weights, config))| manager.start(number, weights, config));
+        let models = loaded.map(|(number, (weights, config))| life.start(number, weights, config));
         let api = Api::new(ApiOptions {
             models: models.collect::<Result<_, _>>()?,
-            life: manager.clone(),
+            life: life.clone(),
             policies: policies.clone(),
             registry,
             limits: reload::limits(&config.live, machine),
@@ -180,11 +180,11 @@ impl Load {
             .model
             .iter()
             .filter(|model| model.load == LoadKey::OnDemand)
-            .for_each(|model| manager.note_asleep(model.clone()));
-        manager.bind(&api);
-        manager.keep()?;
+            .for_each(|model| life.note_asleep(model.clone()));
+        life.bind(&api);
+        life.keep()?;
         let process = budget.process;
-        live.bind(Bound { api: api.clone(), tuning, share, models: manager, machine, process, promised });
+        live.bind(Bound { api: api.clone(), tuning, share, models: life, machine, process, promised });
         Ok(LoadedConfig { api, policies, live, files })
     }
 

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use crate::cache_plan::CacheShare;
 use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
 use crate::error::{Problem, ServerError};
+use crate::life::ModelLife;
 use crate::logging::LogHandle;
-use crate::manager::Manager;
 use crate::policies;
 use crate::shutdown::Times;
 use crate::sizing::mib;
@@ -80,7 +80,7 @@ pub(crate) struct Bound {
     /// Of the prefix cache.
     pub(crate) share: Arc<Mutex<CacheShare>>,
     /// Follows what is said about models.
-    pub(crate) models: Arc<Manager>,
+    pub(crate) models: Arc<ModelLife>,
     /// As it was when its memory was divided.
     pub(crate) machine: Machine,
     /// What was left to the process then, beside models.

@@ -4,7 +4,7 @@ use std::sync::{MutexGuard, PoisonError};
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Cut;
 
-use super::Manager;
+use super::ModelLife;
 use super::order::Order;
 use crate::config::{Format, ModelConfig, ModelSource};
 use crate::devices::Devices;
@@ -30,7 +30,7 @@ pub(super) struct Brought {
 
 /// Memory that is promised to a model that comes. It is given back where the model does not come.
 struct Claim<'a> {
-    manager: &'a Manager,
+    life: &'a ModelLife,
     /// Its number among all models.
     number: usize,
     is_kept: bool,
@@ -47,12 +47,12 @@ enum Misfit {
 }
 
 impl<'a> Claim<'a> {
-    fn new(manager: &'a Manager) -> Self {
-        Self { manager, number: manager.promised().next_number(), is_kept: false }
+    fn new(life: &'a ModelLife) -> Self {
+        Self { life, number: life.promised().next_number(), is_kept: false }
     }
 
     fn promise(&self, bytes: u64) {
-        self.manager.promised().promise(self.number, bytes);
+        self.life.promised().promise(self.number, bytes);
     }
 
     fn keep(mut self) -> usize {
@@ -64,12 +64,12 @@ impl<'a> Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.manager.promised().release(self.number);
+            self.life.promised().release(self.number);
         }
     }
 }
 
-impl Manager {
+impl ModelLife {
     /// Loads a model, finds room for it and starts its threads.
     ///
     /// # Errors

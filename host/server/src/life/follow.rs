@@ -3,11 +3,11 @@ use std::sync::MutexGuard;
 
 use camshaft_api::{Absence, Change};
 
-use super::Manager;
+use super::ModelLife;
 use super::state::{self, Origin, Resident, State, Wish};
 use crate::config::{LoadKey, ModelConfig};
 
-impl Manager {
+impl ModelLife {
     /// Carries out what the file says otherwise than before, and what of it could not be done before: loads, swaps and unloads in
     /// the background.
     pub(crate) fn follow(&self, old: &[ModelConfig], new: &[ModelConfig]) {
@@ -45,9 +45,9 @@ impl Manager {
             return self.begin_wanted(state, config);
         }
         if !state::same_weights(&resident.config, config) {
-            return self.begin_unattended(state, Change::Swap, wish(config), move |manager, order| {
-                manager.swap_to(order, wanted)?;
-                manager.note_listed(order, listed);
+            return self.begin_unattended(state, Change::Swap, wish(config), move |life, order| {
+                life.swap_to(order, wanted)?;
+                life.note_listed(order, listed);
                 Ok(())
             });
         }
@@ -66,9 +66,9 @@ impl Manager {
             api.set_sampling(id, (&config.sampling).into());
         }
         if !same_adapters {
-            self.begin_unattended(state, Change::Adapters, wish(config), move |manager, order| {
-                manager.set_adapters(order, wanted.adapter)?;
-                manager.note_listed(order, listed);
+            self.begin_unattended(state, Change::Adapters, wish(config), move |life, order| {
+                life.set_adapters(order, wanted.adapter)?;
+                life.note_listed(order, listed);
                 Ok(())
             });
         }

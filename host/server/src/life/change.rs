@@ -4,7 +4,7 @@ use std::time::Duration;
 use camshaft_api::Absence;
 use crossbeam_channel::RecvTimeoutError;
 
-use super::Manager;
+use super::ModelLife;
 use super::order::Order;
 use super::state::Hold;
 use crate::config::{ModelConfig, SwapKey};
@@ -12,7 +12,7 @@ use crate::config::{ModelConfig, SwapKey};
 /// How often one who waits looks again.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl Manager {
+impl ModelLife {
     /// Brings a model into memory that is configured.
     pub(super) fn load_now(&self, order: &Order) -> Result<(), String> {
         let id = &order.model;

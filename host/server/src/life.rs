@@ -35,9 +35,9 @@ use crate::weights_watch::WeightsWatch;
 /// Characters of a key that an error shows.
 const SHOWN_CHARS: usize = 128;
 
-/// What a manager is made of.
+/// What it is made of.
 #[derive(Debug)]
-pub(crate) struct ManagerSetup {
+pub(crate) struct LifeSetup {
     pub(crate) starter: Starter,
     pub(crate) engines: Engines,
     /// As it was when its memory was divided.
@@ -56,8 +56,8 @@ pub(crate) struct ManagerSetup {
 
 /// Owns what is known of all models, and has one thread for each operation.
 #[derive(Debug)]
-pub(crate) struct Manager {
-    setup: ManagerSetup,
+pub(crate) struct ModelLife {
+    setup: LifeSetup,
     api: OnceLock<Weak<Api>>,
     /// Whose turn it is to load: contexts are made one after the other.
     turn: Mutex<()>,
@@ -65,8 +65,8 @@ pub(crate) struct Manager {
     me: Weak<Self>,
 }
 
-impl Manager {
-    pub(crate) fn new(setup: ManagerSetup) -> Arc<Self> {
+impl ModelLife {
+    pub(crate) fn new(setup: LifeSetup) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             setup,
             api: OnceLock::new(),
@@ -120,7 +120,7 @@ impl Manager {
     }
 }
 
-impl ModelControl for Manager {
+impl ModelControl for ModelLife {
     fn residence(&self, id: &str) -> Option<Residence> {
         self.state().residents.get(id).map(Resident::report)
     }
@@ -162,7 +162,7 @@ impl ModelControl for Manager {
             state.resident(id)?.next = None;
             (entered, config)
         };
-        self.run(entered, move |manager, order| manager.swap_to(order, config))
+        self.run(entered, move |life, order| life.swap_to(order, config))
     }
 
     fn unload(&self, id: &str) -> Result<Operation, ModelRefusal> {
@@ -243,5 +243,5 @@ impl ModelControl for Manager {
 }
 
 #[cfg(test)]
-#[path = "manager_tests.rs"]
+#[path = "life_tests.rs"]
 mod tests;

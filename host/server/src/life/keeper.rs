@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_api::Change;
 
-use super::Manager;
+use super::ModelLife;
 use super::order::Order;
 use crate::error::ServerError;
 use crate::supervisor::{ShutdownStage, Stop};
@@ -18,16 +18,16 @@ const RESIDENCE: Duration = Duration::from_secs(10);
 /// How often one looks that waits for others to be used no more.
 const WAIT: Duration = Duration::from_millis(100);
 
-impl Manager {
+impl ModelLife {
     /// Starts the thread that looks after models.
     ///
     /// # Errors
     /// No thread can be started.
     pub(crate) fn keep(self: &Arc<Self>) -> Result<(), ServerError> {
-        let manager = self.clone();
+        let life = self.clone();
         let look = move |stop: &Stop| {
             while !stop.wait(LOOK) {
-                manager.look(Instant::now());
+                life.look(Instant::now());
             }
         };
         self.setup.starter.supervisor.spawn(ShutdownStage::Dispatch, "model-keeper", look)

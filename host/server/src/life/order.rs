@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use camshaft_api::{Absence, Change, ModelRefusal, Operation};
 
-use super::Manager;
+use super::ModelLife;
 use super::state::{Origin, Resident, State, Wish};
 use crate::progress::ProgressSink;
 
@@ -22,7 +22,7 @@ pub(super) struct Order {
     by_file: bool,
     /// Becomes true where the model is not wanted any more that it brings into memory.
     stop: Arc<AtomicBool>,
-    manager: Arc<Manager>,
+    life: Arc<ModelLife>,
 }
 
 /// An operation that has begun, as it is told, and as it is carried out.
@@ -30,7 +30,7 @@ pub(super) type Entered = (Operation, Order);
 
 impl Order {
     pub(super) fn tell(&self, stage: &str, progress: f64) {
-        self.manager.state().operations.tell(&self.operation, stage, progress);
+        self.life.state().operations.tell(&self.operation, stage, progress);
     }
 
     pub(super) fn sink(&self) -> ProgressSink {
@@ -44,7 +44,7 @@ impl Order {
     }
 }
 
-impl Manager {
+impl ModelLife {
     /// Begins an operation on a model that is not being changed.
     ///
     /// # Errors
@@ -94,9 +94,9 @@ impl Manager {
     ) -> Result<Operation, ModelRefusal> {
         let ending = order.clone();
         let body = move || {
-            let done = catch_unwind(AssertUnwindSafe(|| work(&order.manager, &order)));
+            let done = catch_unwind(AssertUnwindSafe(|| work(&order.life, &order)));
             let done = done.unwrap_or_else(|_| Err(PANICKED.to_owned()));
-            order.manager.end(&order, &done);
+            order.life.end(&order, &done);
         };
         if let Err(error) = self.setup.spawner.spawn("model-change", Box::new(body)) {
             // Nothing that waits is begun here: it may be what has just been tried, and as much may wait as there are models.
@@ -110,7 +110,7 @@ impl Manager {
     /// Carries out an operation on a model that is not being changed, on the thread that asks for it.
     ///
     /// # Errors
-    /// As [`Manager::begin`]; those of `work`.
+    /// As [`ModelLife::begin`]; those of `work`.
     pub(super) fn carry_out<T, E: From<ModelRefusal> + Display>(
         &self,
         change: Change,
@@ -143,14 +143,14 @@ impl Manager {
     /// # Errors
     /// The model is being changed already.
     pub(super) fn admit(&self, state: &mut State, change: Change, id: &str) -> Result<Entered, ModelRefusal> {
-        let manager = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
+        let life = self.me.upgrade().ok_or(ModelRefusal::Ending)?;
         state.unchanging(id)?;
         let operation = state.operations.begin(change, id);
         let stop = Arc::<AtomicBool>::default();
         let resident = state.resident(id)?;
         (resident.operation, resident.stop) = (Some(operation.id.clone()), stop.clone());
         tracing::info!(model = id, operation = operation.id, ?change, "the model is being changed");
-        let order = Order { operation: operation.id.clone(), model: id.to_owned(), by_file: false, stop, manager };
+        let order = Order { operation: operation.id.clone(), model: id.to_owned(), by_file: false, stop, life };
         Ok((operation, order))
     }
 

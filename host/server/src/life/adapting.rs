@@ -3,12 +3,12 @@ use std::sync::Arc;
 
 use camshaft_api::{Adapter, AdapterRefusal, Adapters, ModelRefusal, NotAdded, WantedAdapter};
 
-use super::Manager;
+use super::ModelLife;
 use super::order::Order;
 use crate::config::{AdapterConfig, ModelConfig};
 use crate::start::now;
 
-impl Manager {
+impl ModelLife {
     /// Loads an adapter and has requests find it.
     ///
     /// # Errors
