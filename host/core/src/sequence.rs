@@ -318,7 +318,15 @@ impl Sequence {
             let end = if complete { Some(FinishReason::Stop) } else { full.then_some(FinishReason::Length) };
             self.output.token(TextToken { token, bytes, logprob, own, end, early })
         } else {
-            self.output.ended(reason)
+            let mut released = self.output.ended(reason);
+            // Who scores a prompt counts on one for each drawn token, one that ends the text, too.
+            if let (Some(token), true, Released::Ended(delta, _)) = (token, self.start.score_prompt, &mut released) {
+                let log = LogSoftmax::new(logits);
+                let top = log.top(self.start.logprobs.unwrap_or(0) as usize);
+                let drawn = TokenLogprob { token, logprob: log.of(token), top, skipped: 0 };
+                delta.get_or_insert_default().logprobs.push(drawn);
+            }
+            released
         };
         match released {
             Released::GoesOn(delta) => {

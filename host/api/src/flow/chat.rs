@@ -44,7 +44,10 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let prompt = context.prompt(tokens, served, &settings, MESSAGES)?;
     let thinking = match ending {
         Ending::Open => ThinkingState::Off,
-        Ending::Next | Ending::Last => served.notation()?.family.thinking_after(&rendered),
+        Ending::Next | Ending::Last => {
+            let held = format.is_some() || !tools.tools.callable().is_empty();
+            served.notation()?.thinking_after(&rendered, held)
+        }
     };
     let form = constrain::chat(context, served, (&tools, format), thinking)?;
     let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());

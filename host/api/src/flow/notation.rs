@@ -2,7 +2,7 @@
 //! what its chat template takes of a conversation with tools.
 use std::sync::Arc;
 
-use camshaft_core::family::description::{Family, TemplateUse};
+use camshaft_core::family::description::{Family, TemplateUse, ThinkingState};
 use camshaft_core::family::detect::detect;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::ids::Token;
@@ -26,6 +26,8 @@ pub(crate) struct Notation {
     pub(crate) shown: Arc<[ShownToken]>,
     /// Tokens that end an answer with calls.
     pub(crate) stops: Vec<Token>,
+    /// Whether the chat template knows of thinking.
+    thinks: bool,
 }
 
 /// A conversation as a model's chat template takes it.
@@ -38,7 +40,9 @@ pub(crate) struct Written {
 impl Notation {
     /// `family`: the one that the operator names; else the one that the chat template shows.
     pub(crate) fn new(family: Option<&'static Family>, text: &TextModel) -> Self {
-        let family = family.unwrap_or_else(|| detect(text.info.chat_template.as_deref().unwrap_or_default()));
+        let template = text.info.chat_template.as_deref().unwrap_or_default();
+        let family = family.unwrap_or_else(|| detect(template));
+        let mentioned = |marker: &str| template.contains(marker.trim());
         let control = |marker: &str| {
             let [token] = text.tokenizer.tokenize(marker, false, true)[..] else { return None };
             // What adds text by itself is text to a grammar, too.
@@ -49,6 +53,16 @@ impl Notation {
             family,
             shown: family.special.iter().filter_map(shown).collect(),
             stops: family.stops.iter().filter_map(|stop| control(stop)).collect(),
+            thinks: family.thinking.as_ref().is_some_and(|of| mentioned(of.begin) || mentioned(of.end)),
+        }
+    }
+
+    /// Where the answer to a prompt stands. `held`: to a grammar, which would let a model that does not think begin to, and never
+    /// come to its answer.
+    pub(crate) fn thinking_after(&self, prompt: &str, held: bool) -> ThinkingState {
+        match self.family.thinking_after(prompt) {
+            ThinkingState::Possible if held && !self.thinks => ThinkingState::Off,
+            state => state,
         }
     }
 
@@ -160,7 +174,17 @@ mod tests {
 
     fn notation(family: &str) -> Notation {
         let FamilyName(family) = family.parse().unwrap();
-        Notation { family, shown: Arc::default(), stops: Vec::new() }
+        Notation { family, shown: Arc::default(), stops: Vec::new(), thinks: false }
+    }
+
+    #[test]
+    fn a_model_whose_template_knows_of_no_thinking_does_not_think_where_it_is_held_to_a_grammar() {
+        let without = notation("hermes");
+        let with = Notation { thinks: true, ..notation("hermes") };
+        assert_eq!(without.thinking_after("assistant:", false), ThinkingState::Possible);
+        assert_eq!(without.thinking_after("assistant:", true), ThinkingState::Off);
+        assert_eq!(with.thinking_after("assistant:", true), ThinkingState::Possible);
+        assert_eq!(without.thinking_after("assistant:<think>\n", true), ThinkingState::Open);
     }
 
     fn wanted(names: &[&str]) -> WantedTools {

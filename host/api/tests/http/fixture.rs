@@ -35,7 +35,7 @@ pub(crate) const MAX_TOKENS: u32 = 100;
 pub(crate) const INFILL: InfillTokens = InfillTokens { prefix: Token(1), suffix: Token(2), middle: Token(3) };
 const BOS: u32 = 256;
 const END: u32 = 257;
-const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.content == 'forbidden' %}\
+const TEMPLATE: &str = "{# <think> #}{{ bos_token }}{% for m in messages %}{% if m.content == 'forbidden' %}\
     {{ raise_exception('this template refuses') }}{% endif %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}\
     {% if add_generation_prompt %}[assistant]{% endif %}";
 

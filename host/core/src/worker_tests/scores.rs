@@ -90,3 +90,21 @@ fn a_step_scores_no_more_rows_than_its_bound() {
     bench.run();
     assert_eq!((scores(&bench, 1).len(), scores(&bench, 2).len()), (99, 99));
 }
+
+#[test]
+fn regression_the_token_that_ends_a_scored_text_has_its_log_probability() {
+    let prompt = "what comes next";
+    let drawn = |ends: Vec<Token>| {
+        let mut bench = Bench::native();
+        let ends = crate::message::Ends { tokens: ends, ..Default::default() };
+        bench.begin(Start { max_tokens: 1, ends, ..scored(1, prompt) });
+        bench.run();
+        let told = scores(&bench, 1);
+        assert_eq!(told.len(), prompt.len());
+        (bench.results()[&1].0.clone(), told.last().cloned().unwrap())
+    };
+    let (text, first) = drawn(Vec::new());
+    assert_eq!(text.len(), 1);
+    // The same token, which now adds no text.
+    assert_eq!(drawn(vec![first.token]), (String::new(), first));
+}
