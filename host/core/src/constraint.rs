@@ -20,10 +20,7 @@ impl Constraint {
     /// # Errors
     /// There are none, or to find them takes too much work.
     pub(crate) fn mask(&mut self) -> Result<Mask, WorkerError> {
-        self.matcher()?.mask().map_err(|error| match error {
-            MatcherError::DeadEnd | MatcherError::NotAllowed(_) => exhausted(error.to_string()),
-            MatcherError::TooComplex(_) => WorkerError::Refused(error.to_string()),
-        })
+        self.matcher()?.mask().map_err(failed)
     }
 
     /// A token was drawn. Returns whether the text is complete and nothing can follow.
@@ -31,7 +28,7 @@ impl Constraint {
     /// # Errors
     /// The grammar does not allow it.
     pub(crate) fn accept(&mut self, token: Token) -> Result<bool, WorkerError> {
-        self.matcher()?.accept(token).map_err(|error| exhausted(error.to_string()))
+        self.matcher()?.accept(token).map_err(failed)
     }
 
     /// Only the first `drawn` tokens count.
@@ -66,6 +63,13 @@ impl Constraint {
     fn matcher(&mut self) -> Result<&mut Matcher, WorkerError> {
         let lost = || WorkerError::Engine("the thread that computes masks died".to_owned());
         self.matcher.as_deref_mut().ok_or_else(lost)
+    }
+}
+
+fn failed(error: MatcherError) -> WorkerError {
+    match error {
+        MatcherError::DeadEnd | MatcherError::NotAllowed(_) => exhausted(error.to_string()),
+        MatcherError::TooComplex(_) => WorkerError::Refused(error.to_string()),
     }
 }
 

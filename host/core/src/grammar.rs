@@ -22,6 +22,7 @@ pub mod fuzz;
 pub use beside::{MaskJob, MaskThread};
 pub use error::{GrammarError, GrammarFault};
 pub use matcher::{Mask, Matcher, MatcherError};
+pub(crate) use schema::is_annotation;
 pub use spec::{Grammar, GrammarSpec};
 pub use store::GrammarStore;
 

@@ -130,6 +130,10 @@ pub const JSON_INDENT: usize = 20;
 /// Work of compiling a grammar's lexemes (about 50,000 a millisecond), and symbols that it may be made of.
 pub const GRAMMAR_COMPILE_FUEL: u64 = 1_000_000;
 pub const GRAMMAR_SYMBOLS: usize = 200_000;
+/// Time that the masks of one generation may take together, in microseconds: this much, and so much for each token. Masks of usual
+/// grammars take a hundredth of it. What an ambiguous grammar makes its parser do is counted by no other bound.
+pub const MASKS_MICROS: u64 = 500_000;
+pub const MASK_MICROS: u64 = 10_000;
 /// Work of one mask: of its lexemes (about 14,000 a millisecond), and parser items (about 20,000 a millisecond).
 pub const MASK_FUEL: u64 = 200_000;
 pub const MASK_ITEMS: usize = 50_000;

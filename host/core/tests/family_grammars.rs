@@ -65,3 +65,22 @@ fn the_grammars_of_all_families_compile() {
         }
     }
 }
+
+/// What the notation says of the spacing of JSON holds where the grammar is compiled, too.
+#[test]
+fn regression_json_in_elements_is_on_one_line() {
+    let family = "qwen3-coder".parse::<FamilyName>().expect("a family").0;
+    let schema =
+        json!({ "properties": { "a": { "type": "array", "items": { "type": "integer" } } }, "required": ["a"] });
+    let tool = Tool { name: "f".to_owned(), description: None, parameters: Some(schema), strict: true };
+    let tools = Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools");
+    let text =
+        constraint(family, &tools, Content::Text, ThinkingState::Off, &|_| None).expect("a grammar").expect("tools");
+    let matcher = store(family).matcher(&Grammar::new(GrammarSpec::Lark { text })).expect("it compiles");
+    for (value, fits) in [("[1, 2]", true), ("[1,\n 2]", false), ("[ 1]", false)] {
+        let text =
+            format!("<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>");
+        let tokens: Vec<Token> = text.bytes().map(|byte| Token(u32::from(byte))).collect();
+        assert_eq!(matcher.fresh().allowed(&tokens) == tokens.len(), fits, "{value}");
+    }
+}

@@ -38,16 +38,21 @@ pub(crate) fn chat(
     (tools, format): (&WantedTools, Option<WantedFormat>),
     thinking: ThinkingState,
 ) -> Result<AnswerForm, FlowError> {
-    let calls = !tools.tools.callable().is_empty();
+    let notation = served.notation()?;
+    let (family, calls) = (notation.family, !tools.tools.callable().is_empty());
     if let Some(WantedFormat { format: Format::Grammar(_), path }) = &format {
         if calls {
             let message = format!("{path} may not be set together with tools: only JSON may be an answer beside calls");
             return Err(FlowError::field(path.clone(), message));
         }
+        if thinking == ThinkingState::Open || family.channels.is_some() {
+            let message = format!(
+                "{path} is not supported by this model, whose answers begin with thinking or a header: only JSON is"
+            );
+            return Err(FlowError::field(path.clone(), message));
+        }
         return text(context, served, format);
     }
-    let notation = served.notation()?;
-    let family = notation.family;
     let (form, content) = match &format {
         Some(WantedFormat { format: Format::Json(schema), .. }) => (ContentForm::Json, Content::Json(schema)),
         _ => (ContentForm::Text, Content::Text),

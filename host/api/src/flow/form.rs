@@ -4,11 +4,11 @@ use std::sync::Arc;
 use camshaft_core::family::description::{ContentForm, Family, ThinkingState};
 use camshaft_core::family::parser::Parser;
 use camshaft_core::family::tools::Tools;
-use camshaft_core::grammar::{Grammar, GrammarSpec};
+use camshaft_core::grammar::Grammar;
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
 
-/// A grammar's text, and the schemas of tools that stand in it, are there so many times.
+/// Estimated copies of a grammar's text, and of its tools' schemas, in memory.
 const COPIES: usize = 4;
 
 /// See the module.
@@ -42,14 +42,6 @@ impl Parts {
 impl AnswerForm {
     /// What it takes in memory.
     pub(crate) fn held_bytes(&self) -> usize {
-        let text = self.grammar.as_ref().map_or(0, |grammar| match grammar.spec() {
-            GrammarSpec::JsonSchema { schema: text }
-            | GrammarSpec::Lark { text }
-            | GrammarSpec::Gbnf { text }
-            | GrammarSpec::Regex { pattern: text } => text.len(),
-            GrammarSpec::Choice { texts } => texts.iter().map(String::len).sum(),
-            GrammarSpec::JsonObject => 0,
-        });
-        text.saturating_mul(COPIES)
+        self.grammar.as_ref().map_or(0, |grammar| grammar.spec().text_bytes().saturating_mul(COPIES))
     }
 }

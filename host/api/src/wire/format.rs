@@ -52,7 +52,7 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Option<WantedFormat>, RequestE
     ];
     let mut found: Option<(&str, WantedFormat)> = None;
     for (name, read) in readers {
-        if fields.get(name).is_none_or(is_empty) {
+        if fields.get(name).is_none() {
             continue;
         }
         let Some(wanted) = read(fields, name)? else { continue };
@@ -65,16 +65,6 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Option<WantedFormat>, RequestE
 }
 
 type Reader = fn(&Fields<'_>, &str) -> Result<Option<WantedFormat>, RequestError>;
-
-/// Clients send empty values for what they do not ask for.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
-}
 
 fn any_object() -> Format {
     Format::Json(json!({"type": "object"}))
@@ -275,10 +265,22 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_format_is_one_and_not_nothing() {
+        for (body, format) in [
+            (json!({"json_schema": {}}), Format::Json(json!({}))),
+            (json!({"guided_json": {}}), Format::Json(json!({}))),
+            (json!({"guided_choice": []}), Format::Grammar(GrammarSpec::Choice { texts: Vec::new() })),
+            (json!({"guided_regex": ""}), Format::Grammar(GrammarSpec::Regex { pattern: String::new() })),
+        ] {
+            assert_eq!(of(&body).unwrap().map(|wanted| wanted.format), Some(format), "{body}");
+        }
+    }
+
+    #[test]
     fn text_and_nothing_ask_for_no_format() {
         for body in [
             json!({}),
-            json!({"response_format": {"type": "text"}, "grammar": "", "guided_choice": [], "structured_outputs": {}}),
+            json!({"response_format": {"type": "text"}, "grammar": null, "guided_choice": null}),
             json!({"response_format": null, "guided_json": null, "guided_whitespace_pattern": null}),
         ] {
             assert_eq!(of(&body).unwrap(), None, "{body}");
@@ -295,6 +297,9 @@ mod tests {
         };
         check(json!({"response_format": "json"}), "response_format");
         check(json!({"response_format": {"kind": "text"}}), "response_format.type");
+        check(json!({"response_format": {}}), "response_format.type");
+        check(json!({"structured_outputs": {}}), "structured_outputs");
+        check(json!({"guided_json": ""}), "guided_json");
         check(json!({"response_format": {"type": "xml"}}), "response_format.type");
         check(json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema");
         let of_schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": schema}});

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::family::tools::{Tool, ToolChoice, Tools, ToolsError};
+use camshaft_core::limits;
 use serde_json::{Map, Value, json};
 
 use crate::wire::echo::Shown;
@@ -30,6 +31,9 @@ impl WantedTools {
     /// 400 that names the tool and field, such as `tools[2].function.name`.
     pub(crate) fn read(fields: &Fields<'_>) -> Result<Self, RequestError> {
         let list = fields.list(TOOLS)?.map_or(&[][..], Vec::as_slice);
+        if list.len() > limits::TOOLS {
+            return Err(refused(&ToolsError::TooMany { count: list.len() }));
+        }
         let all = list.iter().enumerate().map(|(i, value)| tool(value, &format!("{TOOLS}[{i}]")));
         let all = all.collect::<Result<Vec<_>, RequestError>>()?;
         let choice = choice(fields)?;

@@ -83,7 +83,7 @@ async fn refuses_what_a_completion_refuses() {
     };
     check(json!({"model": "demo"}), "invalid_request_error - prompt").await;
     check(json!({"model": "demo", "prompt": "a", "tokens": [1]}), "invalid_request_error - tokens").await;
-    check(json!({"model": "demo", "tokens": []}), "invalid_request_error - prompt").await;
+    check(json!({"model": "demo", "tokens": []}), "invalid_request_error - tokens").await;
     check(json!({"model": "demo", "prompt": "a", "session_id": "a b"}), "invalid_request_error - session_id").await;
     check(json!({"model": "demo", "prompt": "a", "temperature": 3}), "invalid_request_error - temperature").await;
 }

@@ -169,6 +169,25 @@ async fn thinking_is_told_apart_and_its_tokens_are_counted() {
 }
 
 #[tokio::test]
+async fn regression_tokens_of_thinking_are_counted_wherever_the_text_is_cut() {
+    let text = "<think>let me see</think>Seven.";
+    let mut counts = Vec::new();
+    for piece in [1, 7, text.len()] {
+        let server = saying(text, piece, FinishReason::Stop);
+        for stream in [false, true] {
+            let more = json!({"stream": stream, "stream_options": stream.then(|| json!({"include_usage": true}))});
+            let reply = server.chat(more).await;
+            let usage =
+                if stream { reply.events().0.pop().unwrap()["usage"].clone() } else { reply.json()["usage"].clone() };
+            counts.push(usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap());
+        }
+    }
+    // In one piece a share of the tokens counts.
+    assert!(counts.iter().all(|count| (10..=25).contains(count)), "{counts:?}");
+    assert!(counts.chunks(2).all(|pair| pair[0] == pair[1]), "{counts:?}");
+}
+
+#[tokio::test]
 async fn log_probabilities_come_with_every_token_of_a_call() {
     let server = Server::scripted(|_: &Start| {
         vec![Step::Started(0), Step::Scored(CALL), Step::Finished(FinishReason::Stop, CALL.len() as u32)]

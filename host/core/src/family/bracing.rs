@@ -1,4 +1,6 @@
 //! The rules of arguments in braces: objects with unquoted keys and marked strings.
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::family::braces;
@@ -10,6 +12,26 @@ use crate::shown::cut;
 const DEPTH: usize = 16;
 /// Items of a list whose number a schema bounds, at most. A list that must have more is refused.
 const ITEMS: u64 = 1024;
+
+/// The types of values.
+const KINDS: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+
+/// Keywords that say something of values of one type.
+const OF_ONE_TYPE: [&str; 13] = [
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "items",
+    "minItems",
+    "maxItems",
+    "properties",
+    "required",
+    "additionalProperties",
+];
 
 /// An object of any members, once there are rules of any value.
 const ANY_OBJECT: &str = "\"{\" (any_member (\",\" any_member)*)? \"}\"";
@@ -60,44 +82,60 @@ impl Bracing<'_, '_> {
         let (Value::Object(of), false) = (schema, depth == DEPTH) else { return self.anything(schema) };
         match of.get("type") {
             Some(Value::Array(kinds)) => {
-                let one = |kind: &Value| {
-                    let mut of = of.clone();
-                    of.insert("type".to_owned(), kind.clone());
-                    Value::Object(of)
-                };
-                self.either(kinds.iter().map(one), depth)
+                let named: BTreeSet<&str> = kinds.iter().filter_map(Value::as_str).collect();
+                let known = KINDS.into_iter().filter(|kind| named.contains(kind));
+                let rules = known.map(|kind| self.of_kind(kind, of, depth)).collect::<Result<Vec<_>, Fault>>()?;
+                self.either(&rules)
             }
+            Some(kind) => self.of_kind(kind.as_str().unwrap_or_default(), of, depth),
             None => match of.get("anyOf") {
                 Some(Value::Array(all)) => {
                     follow(of, self.strict, &["anyOf"])?;
-                    self.either(all.iter().cloned(), depth)
+                    let rules = all.iter().map(|of| self.value(of, depth)).collect::<Result<Vec<_>, Fault>>()?;
+                    self.either(&rules)
                 }
-                _ => self.anything(schema),
-            },
-            Some(kind) => match kind.as_str().unwrap_or_default() {
-                "string" => {
-                    follow(of, self.strict, &["type", "minLength", "maxLength"])?;
-                    self.text(schema)
-                }
-                "integer" | "number" | "boolean" | "null" => Ok(on_one_line(of.clone(), self.lark)?),
-                "array" => {
-                    follow(of, self.strict, &["type", "items", "minItems", "maxItems"])?;
-                    let item = match of.get("items") {
-                        Some(items) => self.value(items, depth + 1)?,
-                        None => self.any()?,
-                    };
-                    let bound = |name| of.get(name).and_then(Value::as_u64);
-                    self.list(&item, bound("minItems").unwrap_or(0), bound("maxItems"))
-                }
-                "object" if of.contains_key("properties") => self.object(of, depth),
                 _ => self.anything(schema),
             },
         }
     }
 
-    /// One of several schemas.
-    fn either(&mut self, schemas: impl Iterator<Item = Value>, depth: usize) -> Result<String, Fault> {
-        let rules = schemas.map(|schema| self.value(&schema, depth)).collect::<Result<Vec<_>, Fault>>()?;
+    /// A value of one type.
+    fn of_kind(&mut self, kind: &str, of: &Map<String, Value>, depth: usize) -> Result<String, Fault> {
+        match kind {
+            "string" => {
+                self.follow(of, &["minLength", "maxLength"])?;
+                self.text(of)
+            }
+            "integer" | "number" | "boolean" | "null" => {
+                let mut of = of.clone();
+                of.insert("type".to_owned(), kind.into());
+                Ok(on_one_line(of, self.lark)?)
+            }
+            "array" => {
+                self.follow(of, &["items", "minItems", "maxItems"])?;
+                let item = match of.get("items") {
+                    Some(items) => self.value(items, depth + 1)?,
+                    None => self.any()?,
+                };
+                let bound = |name| of.get(name).and_then(Value::as_u64);
+                self.list(&item, bound("minItems").unwrap_or(0), bound("maxItems"))
+            }
+            "object" if of.contains_key("properties") => self.object(of, depth),
+            _ => {
+                self.follow(of, &[])?;
+                self.any()
+            }
+        }
+    }
+
+    /// Refuses what else a schema says of values of one type. What it says of other types that they may have is followed there.
+    fn follow(&self, of: &Map<String, Value>, followed: &[&str]) -> Result<(), Fault> {
+        let of_others = if of.get("type").is_some_and(Value::is_array) { &OF_ONE_TYPE[..] } else { &[] };
+        follow(of, self.strict, &[&["type"], followed, of_others].concat())
+    }
+
+    /// One of several rules.
+    fn either(&mut self, rules: &[String]) -> Result<String, Fault> {
         if rules.is_empty() {
             return Err(Fault::Value(String::new()));
         }
@@ -144,17 +182,16 @@ impl Bracing<'_, '_> {
     }
 
     /// A text of as many characters as a schema says.
-    fn text(&mut self, schema: &Value) -> Result<String, Fault> {
+    fn text(&mut self, schema: &Map<String, Value>) -> Result<String, Fault> {
         let but = without(&[escaped(self.quote)]);
         let quote = self.lark.spelled(self.quote);
-        let is_empty = schema.get("maxLength").and_then(Value::as_u64) == Some(0);
+        let bound = |name| schema.get(name).and_then(Value::as_u64);
+        let (may_be_empty, is_empty) = (bound("minLength").unwrap_or(0) == 0, bound("maxLength") == Some(0));
         let rest = match self.lark.begins_with_token(self.quote) {
-            true if is_empty => quote.clone(),
+            true if is_empty && may_be_empty => quote.clone(),
             // Terminals have a character at least.
             true => match bounded(schema, 1, &but, self.lark)? {
-                Some(text) if schema.get("minLength").and_then(Value::as_u64).unwrap_or(0) == 0 => {
-                    format!("{text}? {quote}")
-                }
+                Some(text) if may_be_empty => format!("{text}? {quote}"),
                 Some(text) => format!("{text} {quote}"),
                 None => self.lark.until("QUOTED", "QUOTEDS", self.quote)?,
             },
@@ -184,7 +221,7 @@ impl Bracing<'_, '_> {
 
     /// Properties in their order, separated by commas, those that are not required only perhaps.
     fn object(&mut self, schema: &Map<String, Value>, depth: usize) -> Result<String, Fault> {
-        follow(schema, self.strict, &["type", "properties", "required", "additionalProperties"])?;
+        self.follow(schema, &["properties", "required", "additionalProperties"])?;
         let required = required(schema);
         let mut members = Vec::new();
         for (key, of) in properties(schema) {
@@ -214,7 +251,7 @@ impl Bracing<'_, '_> {
     /// The rule of a value of any kind.
     fn any(&mut self) -> Result<String, Fault> {
         if !self.any {
-            let text = self.text(&Value::Null)?;
+            let text = self.text(&Map::new())?;
             let scalar = json!({ "type": ["number", "boolean", "null"] });
             let scalar = on_one_line(scalar.as_object().cloned().unwrap_or_default(), self.lark)?;
             self.lark.define("ANY_KEY", ANY_KEY)?;

@@ -55,11 +55,9 @@ fn all_elements((schema, strict): (&Map<String, Value>, bool), lark: &mut Lark<'
                 format!("({})", values.join(" | "))
             }
             None => {
-                let of = of
-                    .as_object()
-                    .map_or(Ok(()), |of| follow(of, strict, &["type", "minLength", "maxLength"]))
-                    .map(|()| of);
-                let text = of.and_then(|of| bounded(of, 0, &but, lark)).map_err(|fault| fault.of(key))?;
+                let of = of.as_object().cloned().unwrap_or_default();
+                let text = follow(&of, strict, &["type", "minLength", "maxLength"]);
+                let text = text.and_then(|()| bounded(&of, 0, &but, lark)).map_err(|fault| fault.of(key))?;
                 lark.lazy(&format!("{} {}", text.as_deref().unwrap_or("VALUE"), string(&end)))?
             }
         };
@@ -85,7 +83,8 @@ fn on_its_own(of: &Value, root: &Map<String, Value>, elsewhere: bool) -> Map<Str
     }
     for definitions in DEFINITIONS {
         if let Some(found) = root.get(definitions) {
-            schema.entry(definitions).or_insert_with(|| found.clone());
+            // A place is one in the root, whatever definitions the property has itself.
+            schema.insert(definitions.to_owned(), found.clone());
         }
     }
     schema
@@ -115,6 +114,8 @@ fn moved((key, value): (&String, &Value)) -> (String, Value) {
         Value::String(place) if key == "$ref" && place.starts_with('#') => {
             Value::from(format!("#/{}/root{}", DEFINITIONS[0], &place[1..]))
         }
+        // Values, in which nothing is a reference.
+        listed if matches!(key.as_str(), "const" | "enum" | "default" | "examples") => listed.clone(),
         Value::Object(members) => Value::Object(members.iter().map(moved).collect()),
         Value::Array(items) => items.iter().map(|item| moved((key, item)).1).collect(),
         other => other.clone(),

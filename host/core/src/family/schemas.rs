@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use crate::family::lark::{Full, Lark};
+use crate::grammar::is_annotation;
 use crate::shown::cut;
 
 /// Why a tool's arguments have no rules.
@@ -41,26 +42,9 @@ impl From<Full> for Fault {
 /// The name of an argument, where any is allowed.
 pub(crate) const ANY_KEY: &str = "/[a-zA-Z0-9_-]{1,64}/";
 
-/// Keywords that say nothing of values.
-const ANNOTATIONS: [&str; 13] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "example",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "$schema",
-    "$comment",
-    "$anchor",
-    "$defs",
-    "definitions",
-];
-
 /// Refuses a schema that must be followed, and has other keywords than those that are.
 pub(crate) fn follow(schema: &Map<String, Value>, strict: bool, followed: &[&str]) -> Result<(), Fault> {
-    let known = |key: &str| followed.contains(&key) || ANNOTATIONS.contains(&key) || key.starts_with("x-");
+    let known = |key: &str| followed.contains(&key) || is_annotation(key);
     match schema.keys().find(|key| strict && !known(key)) {
         Some(keyword) => Err(Fault::Keyword { property: String::new(), keyword: cut(keyword) }),
         None => Ok(()),
@@ -69,7 +53,12 @@ pub(crate) fn follow(schema: &Map<String, Value>, strict: bool, followed: &[&str
 
 /// The terminal of a text of as many characters as a schema says, if it says anything of them. `but`: what else a text is not.
 /// `least`: characters that it has in any case.
-pub(crate) fn bounded(schema: &Value, least: u64, but: &str, lark: &mut Lark<'_>) -> Result<Option<String>, Fault> {
+pub(crate) fn bounded(
+    schema: &Map<String, Value>,
+    least: u64,
+    but: &str,
+    lark: &mut Lark<'_>,
+) -> Result<Option<String>, Fault> {
     let bound = |name| schema.get(name).and_then(Value::as_u64);
     let (min, max) = (bound("minLength").unwrap_or(0).max(least), bound("maxLength"));
     if min <= least && max.is_none() {

@@ -47,7 +47,7 @@ impl Compiled {
         };
         pristine.start_without_prompt();
         let shared = Mutex::new(Shared { parser: pristine.deep_clone(), failed: false });
-        let compiled = Self { pristine, shared, vocabulary: vocabulary.clone(), source_bytes: source_bytes(spec) };
+        let compiled = Self { pristine, shared, vocabulary: vocabulary.clone(), source_bytes: spec.text_bytes() };
         let mut first = compiled.parser();
         let begins = first.is_accepting().and_then(|accepts| if accepts { Ok(()) } else { first.mask().map(drop) });
         match begins {
@@ -92,20 +92,6 @@ fn learned(parser: &TokenParser) -> Option<(usize, usize)> {
     stats.ok().map(|stats| (stats.num_states, stats.num_bytes))
 }
 
-fn source_bytes(spec: &GrammarSpec) -> usize {
-    match spec {
-        GrammarSpec::JsonSchema { schema: text } | GrammarSpec::Lark { text } | GrammarSpec::Gbnf { text } => {
-            text.len()
-        }
-        GrammarSpec::Regex { pattern } => pattern.len(),
-        GrammarSpec::Choice { texts } => texts.iter().map(String::len).sum(),
-        GrammarSpec::JsonObject => 0,
-    }
-}
-
-/// The member of a schema with settings of the compiler.
-const OPTIONS: &str = "x-guidance";
-
 /// What the compiler is to know of a JSON schema: between its parts a space may stand, a line break with an indent, or nothing. More
 /// would let a model that lost its way write whitespace up to `max_tokens`.
 fn dress(schema: &mut Value) {
@@ -114,7 +100,7 @@ fn dress(schema: &mut Value) {
     }
     if let Value::Object(map) = schema {
         // A grammar that writes JSON into another notation has its own.
-        let Entry::Vacant(options) = map.entry(OPTIONS) else { return };
+        let Entry::Vacant(options) = map.entry(lark::JSON_OPTIONS) else { return };
         let whitespace = format!(r"\x20|\x0D?\x0A[\x20\x09]{{0,{}}}", limits::JSON_INDENT);
         options.insert(json!({ "whitespace_pattern": whitespace }));
     }
@@ -139,7 +125,7 @@ fn top_level(spec: &GrammarSpec) -> Result<TopLevelGrammar, GrammarError> {
 
 fn schema_grammar(mut schema: Value) -> TopLevelGrammar {
     if let Value::Object(map) = &mut schema {
-        map.remove(OPTIONS);
+        map.remove(lark::JSON_OPTIONS);
     }
     dress(&mut schema);
     TopLevelGrammar::from_json_schema(schema)

@@ -37,6 +37,11 @@ impl Guarded {
         self.guard(|parser| parser.compute_mask().map_err(|error| error.to_string()))
     }
 
+    /// Microseconds that the last mask took, as the compiler measures them.
+    pub(super) fn mask_micros(&self) -> u64 {
+        self.parser.last_step_stats().compute_time_us
+    }
+
     pub(super) fn take(&mut self, token: u32) -> Result<(), ParserFault> {
         self.guard(|parser| {
             let taken_back = parser.consume_token(token).map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@ mod chains;
 mod check;
 mod lexer;
 
-pub(super) use check::check;
+pub(super) use check::{JSON_OPTIONS, check};
 pub(super) use lexer::position;
 
 #[cfg(test)]

@@ -19,6 +19,16 @@ fn a_grammar_stays_as_it_is_but_for_its_schemas() {
 }
 
 #[test]
+fn a_schema_may_say_how_its_json_is_spaced_and_nothing_else_to_the_compiler() {
+    let of = |options: &str| read(&format!("start: %json {{\"type\":\"null\",\"x-guidance\":{options}}}")).unwrap();
+    let spaced = "{\"whitespace_flexible\":false,\"item_separator\":\", \"}";
+    assert!(of(spaced).contains(&format!("\"x-guidance\":{spaced}")), "{}", of(spaced));
+    let more = of("{\"whitespace_flexible\":false,\"lenient\":true,\"key_separator\":[1]}");
+    assert!(more.contains("\"x-guidance\":{\"whitespace_flexible\":false}"), "{more}");
+    assert!(!of("{\"lenient\":true}").contains("x-guidance") && !of("1").contains("x-guidance"));
+}
+
+#[test]
 fn what_is_not_supported_is_named_with_line_and_column() {
     for (text, expected) in [
         ("start: \"a\n", "line 1, column 8: a string that does not end, or an unknown escape"),

@@ -9,6 +9,7 @@ use super::compile::Compiled;
 use super::error::compiler_reason;
 use super::guarded::{Guarded, ParserFault};
 use crate::ids::Token;
+use crate::limits;
 
 /// Why a matcher gives no mask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +67,8 @@ pub struct Matcher {
     inner: Guarded,
     /// What it has taken.
     tokens: Vec<u32>,
+    /// Microseconds that its masks took.
+    spent: u64,
     prepared: VecDeque<Prepared>,
 }
 
@@ -78,7 +81,7 @@ impl fmt::Debug for Matcher {
 impl Matcher {
     pub(super) fn new(compiled: Arc<Compiled>) -> Self {
         let inner = compiled.parser();
-        Self { compiled, inner, tokens: Vec::new(), prepared: VecDeque::new() }
+        Self { compiled, inner, tokens: Vec::new(), spent: 0, prepared: VecDeque::new() }
     }
 
     /// Another one at the beginning.
@@ -186,6 +189,16 @@ impl Matcher {
     }
 
     fn compute(&mut self) -> Result<Mask, MatcherError> {
+        if self.spent > limits::MASKS_MICROS + limits::MASK_MICROS * self.tokens.len() as u64 {
+            let why = format!("its masks take over {} ms a token", limits::MASK_MICROS / 1000);
+            return Err(MatcherError::TooComplex(why));
+        }
+        let computed = self.compute_any();
+        self.spent += self.inner.mask_micros();
+        computed
+    }
+
+    fn compute_any(&mut self) -> Result<Mask, MatcherError> {
         match self.try_compute() {
             // The lexer that it shares may have learned too much from others.
             Err(MatcherError::TooComplex(_)) => {

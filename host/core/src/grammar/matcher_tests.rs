@@ -126,6 +126,24 @@ fn a_mask_that_takes_too_much_work_is_an_error_and_not_a_panic() {
     }
 }
 
+/// Every split of the text into two is another reading of it.
+#[test]
+fn regression_an_ambiguous_grammar_comes_to_an_end_instead_of_taking_ever_longer() {
+    let store = store();
+    let text = "root ::= e\ne ::= e e | [a-z ] | \"\"".to_owned();
+    let mut matcher = matcher(&store, GrammarSpec::Gbnf { text });
+    for _ in 0..2000 {
+        match matcher.mask() {
+            Ok(mask) => assert!(mask.allows(Token(u32::from(b'x'))) && matcher.accept(Token(u32::from(b'x'))).is_ok()),
+            Err(error) => {
+                assert!(matches!(error, MatcherError::TooComplex(_)), "{error}");
+                return;
+            }
+        }
+    }
+    panic!("it goes on and on");
+}
+
 #[derive(Debug, Clone)]
 enum Act {
     Take(u8),

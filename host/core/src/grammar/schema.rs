@@ -6,6 +6,7 @@ mod keywords;
 mod path;
 mod walk;
 
+pub(crate) use keywords::is_annotation;
 pub(super) use walk::{Checked, check, check_value};
 
 #[cfg(test)]

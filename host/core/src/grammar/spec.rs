@@ -22,6 +22,25 @@ pub enum GrammarSpec {
     Choice { texts: Vec<String> },
 }
 
+impl GrammarSpec {
+    /// Its kind, and what the client wrote.
+    fn texts(&self) -> (&'static str, &[String]) {
+        match self {
+            Self::JsonSchema { schema } => ("json-schema", std::slice::from_ref(schema)),
+            Self::JsonObject => ("json-object", &[]),
+            Self::Lark { text } => ("lark", std::slice::from_ref(text)),
+            Self::Gbnf { text } => ("gbnf", std::slice::from_ref(text)),
+            Self::Regex { pattern } => ("regex", std::slice::from_ref(pattern)),
+            Self::Choice { texts } => ("choice", texts),
+        }
+    }
+
+    /// Bytes of its texts.
+    pub fn text_bytes(&self) -> usize {
+        self.texts().1.iter().map(String::len).sum()
+    }
+}
+
 /// A grammar and its name among all. Travels as the grammar alone, so that the name is always the right one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "GrammarSpec", into = "GrammarSpec")]
@@ -60,14 +79,7 @@ impl From<Grammar> for GrammarSpec {
 
 /// Each text goes in behind its length, so that no two grammars feed the same bytes.
 fn digest(spec: &GrammarSpec) -> GrammarDigest {
-    let (kind, texts): (&str, &[String]) = match spec {
-        GrammarSpec::JsonSchema { schema } => ("json-schema", std::slice::from_ref(schema)),
-        GrammarSpec::JsonObject => ("json-object", &[]),
-        GrammarSpec::Lark { text } => ("lark", std::slice::from_ref(text)),
-        GrammarSpec::Gbnf { text } => ("gbnf", std::slice::from_ref(text)),
-        GrammarSpec::Regex { pattern } => ("regex", std::slice::from_ref(pattern)),
-        GrammarSpec::Choice { texts } => ("choice", texts),
-    };
+    let (kind, texts) = spec.texts();
     let mut hash = Sha256::new();
     for text in std::iter::once(kind).chain(texts.iter().map(String::as_str)) {
         hash.update((text.len() as u64).to_le_bytes());

@@ -274,8 +274,10 @@ fn texts_have_as_many_characters_as_their_schema_says_in_every_notation() {
         }
         check(json!({ "type": "string", "maxLength": 0 }), "", true);
         check(json!({ "type": "string", "maxLength": 0 }), "a", false);
-        let error = grammar(name, one_argument(json!({ "type": "string", "minLength": 3, "maxLength": 2 })));
-        assert!(error.unwrap_err().contains("can write no value of the argument \"a\""));
+        for (min, max) in [(3, 2), (1, 0)] {
+            let error = grammar(name, one_argument(json!({ "type": "string", "minLength": min, "maxLength": max })));
+            assert!(error.unwrap_err().contains("can write no value of the argument \"a\""), "{name}");
+        }
     }
 }
 
@@ -332,4 +334,36 @@ fn a_strict_tool_is_held_to_its_schema_or_refused() {
     for name in names() {
         assert!(constraint(name, &of(true, told.clone())).is_ok(), "{name}");
     }
+}
+
+#[test]
+fn regression_a_long_list_of_types_is_not_followed_once_for_each() {
+    let kinds = vec!["x"; 50_000];
+    let schema = one_argument(json!({ "type": kinds }));
+    assert!(grammar("gemma4", schema).unwrap_err().contains("can write no value"));
+    let kinds = vec!["null"; 50_000];
+    assert!(grammar("gemma4", one_argument(json!({ "type": kinds }))).unwrap().len() < 4096);
+}
+
+#[test]
+fn a_strict_tool_may_be_of_several_types_but_not_more() {
+    let of = |schema: Value| {
+        let tool = Tool { name: "f".into(), description: None, parameters: Some(one_argument(schema)), strict: true };
+        let tools = Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools");
+        constraint(family("gemma4"), &tools, Content::Text, ThinkingState::Off, &|_| None).is_ok()
+    };
+    assert!(of(json!({ "type": ["string", "integer"], "maxLength": 3, "minimum": 1 })));
+    assert!(!of(json!({ "type": ["string", "integer"], "pattern": "a" })));
+}
+
+#[test]
+fn regression_a_propertys_own_definitions_are_none_of_the_roots() {
+    let schema = json!({
+        "properties": { "a": { "type": "array", "items": { "$ref": "#/$defs/x" }, "$defs": { "x": { "type": "null" } } } },
+        "required": ["a"],
+        "$defs": { "x": { "const": 1 } },
+    });
+    let tools = tools_of(schema);
+    assert!(takes("qwen3-coder", &tools, &call_of("qwen3-coder", "[1]")));
+    assert!(!takes("qwen3-coder", &tools, &call_of("qwen3-coder", "[null]")));
 }

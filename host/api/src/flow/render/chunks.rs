@@ -124,7 +124,7 @@ impl Chunks {
     }
 
     pub(crate) fn delta(&mut self, out: &mut Vec<u8>, index: usize, delta: &Delta) {
-        if delta.text.is_empty() && delta.logprobs.is_empty() {
+        if delta.text.is_empty() && delta.logprobs.is_empty() && self.request.endpoint == Endpoint::Completion {
             return;
         }
         let vocabulary = &self.request.vocabulary;

@@ -37,6 +37,28 @@ pub(super) struct PartReader {
     reasoning_tokens: u64,
 }
 
+/// How many of these tokens are thinking: a share of them, where what they spell is thinking in part.
+fn reasoning_tokens(events: &[Event], was_thinking: bool, tokens: u32) -> u64 {
+    let bytes = |event: &Event| match event {
+        Event::Reasoning(text) => (text.len() as u64, 0),
+        Event::Content(text) | Event::ToolArguments { delta: text, .. } => (0, text.len() as u64),
+        Event::ToolCallBegin { name, .. } => (0, name.len() as u64),
+        Event::ToolCallEnd { .. } => (0, 0),
+    };
+    let sum = |(thought, said): (u64, u64), event| (thought + bytes(event).0, said + bytes(event).1);
+    match events.iter().fold((0, 0), sum) {
+        // Markers, or text that is held back.
+        (0, 0) => {
+            if was_thinking {
+                u64::from(tokens)
+            } else {
+                0
+            }
+        }
+        (thought, said) => (u64::from(tokens) * thought).div_ceil(thought + said),
+    }
+}
+
 impl PartReader {
     pub(super) fn new(request: &GenerationRequest) -> Self {
         let parts = request.form.parts.as_ref();
@@ -49,10 +71,9 @@ impl PartReader {
         let Some(parser) = &mut self.parser else {
             return if text.is_empty() { Vec::new() } else { vec![Part::Content(text.to_owned())] };
         };
-        if parser.is_thinking() {
-            self.reasoning_tokens += u64::from(tokens);
-        }
+        let was_thinking = parser.is_thinking();
         let events = parser.push(text);
+        self.reasoning_tokens += reasoning_tokens(&events, was_thinking, tokens);
         self.parts(request, events)
     }
 
@@ -100,9 +121,13 @@ impl PartReader {
     /// Content that is certain: without whitespace at its end, which a call may follow.
     fn content(&mut self, text: String) -> Option<String> {
         let Some(gap) = &mut self.gap else { return Some(text) };
-        let mut text = std::mem::take(gap) + &text;
-        *gap = text.split_off(text.trim_end().len());
-        (!text.is_empty()).then_some(text)
+        let certain = text.trim_end().len();
+        if certain == 0 {
+            gap.push_str(&text);
+            return None;
+        }
+        let after = text[certain..].to_owned();
+        Some(std::mem::replace(gap, after) + &text[..certain])
     }
 
     fn take_gap(&mut self) -> Option<String> {

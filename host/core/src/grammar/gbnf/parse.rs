@@ -52,9 +52,12 @@ pub(super) fn parse(text: &str) -> Result<Vec<Rule>, GrammarError> {
     if !places.contains_key("root") {
         return Err(GrammarError::invalid("no rule is called \"root\""));
     }
-    let rules = names.into_iter().enumerate().map(|(place, (name, position))| match bodies.remove(&place) {
+    let rules = names.into_iter().enumerate().map(|(place, (name, at))| match bodies.remove(&place) {
         Some(body) => Ok(Rule { name, body }),
-        None => Err(GrammarError::invalid(format!("{position}: no rule is called \"{}\"", shown(&name)))),
+        None => {
+            let position = crate::grammar::lark::position(text, at);
+            Err(GrammarError::invalid(format!("{position}: no rule is called \"{}\"", shown(&name))))
+        }
     });
     rules.collect()
 }
@@ -64,7 +67,7 @@ struct Parser<'a> {
     at: usize,
     places: HashMap<String, usize>,
     /// With where each was met first.
-    names: Vec<(String, String)>,
+    names: Vec<(String, usize)>,
     defined: HashSet<usize>,
 }
 
@@ -114,10 +117,11 @@ impl<'a> Parser<'a> {
     }
 
     fn rule(&mut self) -> Result<(usize, Node), GrammarError> {
-        let before = self.position();
+        let before = self.at;
         let name = self.name()?;
         let place = self.place(name);
         if !self.defined.insert(place) {
+            let before = crate::grammar::lark::position(self.text, before);
             return Err(GrammarError::invalid(format!("{before}: rule \"{}\" was defined before", shown(name))));
         }
         self.skip(false);
@@ -145,7 +149,7 @@ impl<'a> Parser<'a> {
             return *place;
         }
         let place = self.names.len();
-        self.names.push((name.to_owned(), self.position()));
+        self.names.push((name.to_owned(), self.at));
         self.places.insert(name.to_owned(), place);
         place
     }

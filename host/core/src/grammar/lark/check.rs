@@ -13,6 +13,16 @@ const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
 /// Attributes of rules that the compiler knows and this server does not do.
 const ATTRIBUTES: &[&str] = &["max_tokens", "temperature", "stop", "stop_capture"];
 
+/// The member of a JSON schema with settings of the compiler, and those of them that a grammar may set: how its JSON is spaced.
+pub(crate) const JSON_OPTIONS: &str = "x-guidance";
+const SPACING: &[&str] = &["whitespace_flexible", "item_separator", "key_separator"];
+
+fn spacing(schema: &Value) -> Option<Value> {
+    let mut options = schema.get(JSON_OPTIONS)?.as_object()?.clone();
+    options.retain(|name, value| SPACING.contains(&name.as_str()) && (value.is_boolean() || value.is_string()));
+    Some(Value::Object(options)).filter(|options| options.get(SPACING[0]).is_some())
+}
+
 /// The grammar with its JSON schemas checked. `dress` adds what the compiler is to know of each.
 ///
 /// # Errors
@@ -45,6 +55,9 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
             Word::Json("%regex", value) => check_chunks(value).map_err(here)?,
             Word::Json(name, value) => {
                 let mut schema = schema::check_value(value).map_err(here)?.schema;
+                if let (Value::Object(schema), Some(spacing)) = (&mut schema, spacing(value)) {
+                    schema.insert(JSON_OPTIONS.to_owned(), spacing);
+                }
                 dress(&mut schema);
                 out.push_str(&text[copied..*start]);
                 out.push_str(&format!("{name} {schema}"));

@@ -117,6 +117,11 @@ pub(super) fn keyword(name: &str) -> Option<Keyword> {
     KEYWORDS.iter().find(|(known, _)| *known == name).map(|(_, keyword)| *keyword)
 }
 
+/// Whether a keyword says nothing of values.
+pub(crate) fn is_annotation(name: &str) -> bool {
+    keyword(name) == Some(Keyword::Annotation)
+}
+
 /// Keywords whose schemas the compiler visits together, in this order, whatever the order in which a schema names them.
 const VISITED: &[&str] =
     &["prefixItems", "items", "additionalItems", "properties", "patternProperties", "additionalProperties"];
