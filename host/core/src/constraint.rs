@@ -20,7 +20,7 @@ impl Constraint {
     /// # Errors
     /// There are none, or to find them takes too much work.
     pub(crate) fn mask(&mut self) -> Result<Mask, WorkerError> {
-        self.matcher()?.mask().map_err(failed)
+        self.matcher()?.mask().map_err(|error| failed(&error))
     }
 
     /// A token was drawn. Returns whether the text is complete and nothing can follow.
@@ -28,7 +28,7 @@ impl Constraint {
     /// # Errors
     /// The grammar does not allow it.
     pub(crate) fn accept(&mut self, token: Token) -> Result<bool, WorkerError> {
-        self.matcher()?.accept(token).map_err(failed)
+        self.matcher()?.accept(token).map_err(|error| failed(&error))
     }
 
     /// Only the first `drawn` tokens count.
@@ -66,7 +66,7 @@ impl Constraint {
     }
 }
 
-fn failed(error: MatcherError) -> WorkerError {
+fn failed(error: &MatcherError) -> WorkerError {
     match error {
         MatcherError::DeadEnd | MatcherError::NotAllowed(_) => exhausted(error.to_string()),
         MatcherError::TooComplex(_) => WorkerError::Refused(error.to_string()),

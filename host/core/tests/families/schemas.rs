@@ -251,7 +251,8 @@ fn call_of(name: &str, value: &str) -> String {
 }
 
 fn one_argument(of: Value) -> Value {
-    json!({ "properties": { "a": of }, "required": ["a"], "additionalProperties": false })
+    let properties = Map::from_iter([("a".to_owned(), of)]);
+    json!({ "properties": properties, "required": ["a"], "additionalProperties": false })
 }
 
 #[test]
