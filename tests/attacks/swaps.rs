@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use camshaft_tests::{Client, Collected, Request, Server, Setup, Stream, api_keys, eventually, guest, plugin};
 use serde_json::{Value, json};
 
-use crate::{COMPLETIONS, Row};
+use crate::{CHAT, Row};
 
 const HOOKS: [&str; 5] = ["auth", "validator", "scheduler", "sampler", "filter"];
 const STREAMS: usize = 16;
@@ -72,9 +72,11 @@ struct Load<'a> {
 
 impl Load<'_> {
     fn client(&self, client: &Client) -> Vec<Run> {
-        let body = json!({"model": "demo", "prompt": "Once upon a time", "ignore_eos": true, "stream": true,
+        // A chat that names no number of tokens has as many as the validator says.
+        let messages = json!([{"role": "user", "content": "Tell me a story."}]);
+        let body = json!({"model": "demo", "messages": messages, "ignore_eos": true, "stream": true,
             "stream_options": {"include_usage": true}});
-        let request = Request::post(COMPLETIONS, &body);
+        let request = Request::post(CHAT, &body);
         let mut runs = Vec::new();
         while !self.stop.load(Ordering::SeqCst) {
             let from = self.served.load(Ordering::SeqCst);

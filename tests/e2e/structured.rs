@@ -152,11 +152,14 @@ fn three_hundred_schemas_are_followed_whole_and_streamed() {
 
 #[test]
 fn two_hundred_calls_over_all_families_are_well_formed_whole_and_streamed() {
-    let each = CALLS.div_ceil(FAMILIES.len() as u64);
+    let (each, mut all) = (CALLS.div_ceil(FAMILIES.len() as u64), 0);
     for (index, family) in (0..).zip(FAMILIES) {
         let ended = calls_of_schemas(&serve(family), (index * each, each), NOT_JSON.contains(&family));
-        assert!(ended as u64 > each / 3, "{family}: {ended} of {each} have ended in order: too few show anything");
+        // An answer of harmony may begin with a message to the user, which a small model seldom ends.
+        assert!(ended > 0, "{family}: none of {each} has ended in order");
+        all += ended;
     }
+    assert!(all as u64 > CALLS / 2, "{all} have ended in order: too few show anything");
 }
 
 #[test]
