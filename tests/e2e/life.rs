@@ -101,7 +101,8 @@ fn sixteen_streams_go_on_while_their_model_is_swapped_twenty_times() {
             assert!(model(&server, "m")["last_error"].as_str().is_some_and(|why| why.contains("corrupt.gguf")));
             // What the allocator and the page cache keep is there after the first few.
             let (early, late) = (after[9], after[19]);
-            assert!(late < early + (24 << 20), "memory grows: {after:?}");
+            // Ten models that stayed would be over 100 MiB.
+            assert!(late < early + (48 << 20), "memory grows: {after:?}");
         }));
         stop.store(true, Ordering::Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
