@@ -99,10 +99,15 @@ fn sixteen_streams_go_on_while_their_model_is_swapped_twenty_times() {
             assert_eq!(refused["state"], "failed");
             assert!(refused["error"].as_str().is_some_and(|why| why.contains("corrupt.gguf")), "{refused}");
             assert!(model(&server, "m")["last_error"].as_str().is_some_and(|why| why.contains("corrupt.gguf")));
-            // What the allocator and the page cache keep is there after the first few.
-            let (early, late) = (after[9], after[19]);
-            // Ten models that stayed would be over 100 MiB.
-            assert!(late < early + (48 << 20), "memory grows: {after:?}");
+            // What the allocator and the page cache keep is there after the first few. One sample may have any stream's peak in it;
+            // what is kept for good is in all of them.
+            let middle = |samples: &[u64]| {
+                let mut sorted = samples.to_vec();
+                sorted.sort_unstable();
+                sorted[sorted.len() / 2]
+            };
+            let (early, late) = (middle(&after[5..10]), middle(&after[15..]));
+            assert!(late < early + (24 << 20), "memory grows: {after:?}");
         }));
         stop.store(true, Ordering::Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
