@@ -149,17 +149,17 @@ impl ApiError {
                 // The component, its settings or both: its text says which.
                 ModeError::Rejected(_) => Answer::invalid(text()),
                 ModeError::Nothing(_) => invalid(StatusCode::CONFLICT, "nothing_to_do").retry(Retry::Never),
-                ModeError::Checking => invalid(StatusCode::CONFLICT, "busy"),
+                ModeError::Checking => invalid(StatusCode::CONFLICT, "busy").retry(Retry::After(BUSY_RETRY)),
                 ModeError::NoHost => invalid(StatusCode::CONFLICT, "no_policy_directory").retry(Retry::Never),
                 ModeError::Superseded => invalid(StatusCode::CONFLICT, "superseded").retry(Retry::Never),
-                ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
+                ModeError::Busy => Answer::unavailable("busy", text(), BUSY_RETRY),
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
             Self::Adapter(error) => match error {
                 NotAdded::Exists(_) | NotAdded::Full => {
                     invalid(StatusCode::CONFLICT, "adapter_conflict").retry(Retry::Never)
                 }
-                NotAdded::Busy => invalid(StatusCode::CONFLICT, "busy"),
+                NotAdded::Busy => invalid(StatusCode::CONFLICT, "busy").retry(Retry::After(BUSY_RETRY)),
                 NotAdded::Name(_) => Answer::invalid(text()).param("id".to_owned()),
                 NotAdded::Scale(_) => Answer::invalid(text()).param("scale".to_owned()),
                 NotAdded::File(_) => Answer::invalid(text()).param("path".to_owned()),
@@ -174,7 +174,9 @@ impl ApiError {
                 ModelRefusal::Invalid(_) => Answer::invalid(text()),
                 ModelRefusal::Unknown(_) => invalid(StatusCode::NOT_FOUND, "model_not_found"),
                 ModelRefusal::Exists(_) => invalid(StatusCode::CONFLICT, "model_exists").retry(Retry::Never),
-                ModelRefusal::Busy { .. } => invalid(StatusCode::CONFLICT, "model_busy"),
+                ModelRefusal::Busy { .. } => {
+                    invalid(StatusCode::CONFLICT, "model_busy").retry(Retry::After(BUSY_RETRY))
+                }
                 ModelRefusal::Unsupported => invalid(StatusCode::CONFLICT, "unsupported").retry(Retry::Never),
                 ModelRefusal::Ending | ModelRefusal::TooMany { .. } => Answer::unavailable("busy", text(), BUSY_RETRY),
             },
@@ -191,7 +193,7 @@ impl ApiError {
 }
 
 const INTERNAL: &str = "internal error";
-/// `Retry-After` where too many orders run, in seconds.
+/// `Retry-After` where too many orders run, or another one of the same thing, in seconds.
 const BUSY_RETRY: u8 = 5;
 
 fn auth_kind(status: u16) -> ErrorType {

@@ -3,8 +3,11 @@ use std::str::Utf8Error;
 
 use axum::http::StatusCode;
 
-use crate::wire::answer::{Answer, ErrorType};
+use crate::wire::answer::{Answer, ErrorType, Retry};
 use crate::wire::echo::Shown;
+
+/// `Retry-After` of a body that came too slowly, in seconds.
+const SLOW_RETRY: u8 = 1;
 
 /// A malformed request. The client is at fault, and reads the text.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +54,8 @@ impl RequestError {
             Self::Json(_) | Self::NotAnObject | Self::NotUtf8(_) => {
                 Answer::invalid(self.to_string()).code("invalid_json")
             }
-            Self::BodyTimeout => with(StatusCode::REQUEST_TIMEOUT, "timeout"),
+            // Clients retry it unasked.
+            Self::BodyTimeout => with(StatusCode::REQUEST_TIMEOUT, "timeout").retry(Retry::After(SLOW_RETRY)),
             Self::BodyTooLarge { .. } => with(StatusCode::PAYLOAD_TOO_LARGE, "request_too_large"),
             Self::CompressedBody | Self::ContentType { .. } => {
                 with(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type")

@@ -168,7 +168,9 @@ async fn gives_up_on_a_body_that_stalls_or_trickles() {
     let mut stalled = request("POST", CHAT, "");
     let begun = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"{")) });
     *stalled.body_mut() = Body::from_stream(begun.chain(stream::pending()));
-    assert_eq!(server.send(stalled).await.error(408).0, "invalid_request_error timeout -");
+    let reply = server.send(stalled).await;
+    assert_eq!(reply.error(408).0, "invalid_request_error timeout -");
+    assert_eq!(reply.header("retry-after"), Some("1"), "clients repeat a 408 unasked");
     let mut trickle = request("POST", CHAT, "");
     let drops = stream::unfold((), |()| async {
         tokio::time::sleep(Duration::from_secs(5)).await;
