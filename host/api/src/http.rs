@@ -24,6 +24,7 @@ pub(crate) mod openapi;
 pub(crate) mod paths;
 pub(crate) mod policy_admin;
 pub(crate) mod public_access;
+pub(crate) mod refused_head;
 mod reply;
 pub(crate) mod request_id;
 pub(crate) mod routes;

@@ -40,4 +40,5 @@ pub use http::error::MAX_HEADERS;
 pub use http::let_in::LetIn;
 pub use http::loading::{loading_router, overloaded_router};
 pub use http::public_access::PublicAccess;
+pub use http::refused_head::refused_head;
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

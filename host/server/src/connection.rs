@@ -18,6 +18,7 @@ use crate::activity::Activity;
 use crate::client_certificates;
 use crate::door::Door;
 use crate::exchange::{self, Peer};
+use crate::refused_heads::RefusedHeads;
 use crate::socket::{HalfClosing, Socket};
 
 /// Of a request's head; past it 431.
@@ -107,7 +108,8 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         hyper::service::service_fn(move |request| exchange::answer(request, &peer, &door, activity.clone()))
     };
     let builder = protocols();
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let stream = TokioIo::new(RefusedHeads::new(stream, HEAD_BYTES));
+    let connection = builder.serve_connection(stream, service);
     tokio::pin!(connection);
     let mut stopping = false;
     loop {

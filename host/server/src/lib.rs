@@ -54,6 +54,7 @@ mod preflight;
 mod probe;
 mod progress;
 mod pull_progress;
+mod refused_heads;
 mod registry;
 mod reload;
 mod serve;

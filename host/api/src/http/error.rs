@@ -42,6 +42,11 @@ pub(crate) enum ApiError {
     Path(#[from] PathRejection),
     #[error("a request may have at most {MAX_HEADERS} headers, got {count}")]
     TooManyHeaders { count: usize },
+    /// Over HTTP/1, whose parser does not say of which there are more.
+    #[error("a request's head may have at most {head_bytes} bytes and {MAX_HEADERS} headers")]
+    HeadTooLarge { head_bytes: usize },
+    #[error("the request's head is no head of HTTP/1.1")]
+    UnreadableHead,
     #[error("{0}")]
     Host(&'static str),
     #[error("the transfer encoding must be chunked, or absent")]
@@ -126,6 +131,8 @@ impl ApiError {
             Self::UnknownVersion { .. } => invalid(StatusCode::NOT_FOUND, "model_not_found").param("model".to_owned()),
             Self::Path(_) => invalid(StatusCode::BAD_REQUEST, "invalid_path"),
             Self::TooManyHeaders { .. } => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers"),
+            Self::HeadTooLarge { .. } => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large"),
+            Self::UnreadableHead => invalid(StatusCode::BAD_REQUEST, "invalid_head"),
             Self::Host(_) => invalid(StatusCode::BAD_REQUEST, "invalid_host"),
             Self::TransferEncoding => invalid(StatusCode::BAD_REQUEST, "invalid_transfer_encoding"),
             Self::Expectation => invalid(StatusCode::EXPECTATION_FAILED, "expectation_failed"),

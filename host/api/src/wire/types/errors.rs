@@ -54,6 +54,7 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
             Some("context_length_exceeded"),
             Some("adapter_not_found"),
             Some("grammar_exhausted"),
+            Some("invalid_head"),
             Some("invalid_host"),
             Some("invalid_path"),
             Some("invalid_transfer_encoding"),
@@ -80,7 +81,7 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
         &[Some("rate_limit_exceeded"), Some("insufficient_quota"), Some("queue_full")],
         "A quota is used up, or too many requests wait.",
     ),
-    row(431, INVALID, &[Some("too_many_headers")], "The request has too many headers."),
+    row(431, INVALID, &[Some("too_many_headers"), Some("head_too_large")], "The request's head is too large."),
     row(500, "server_error", &[Some("server_error")], "A policy or the engine failed."),
     row(
         503,
