@@ -191,7 +191,9 @@ fn refuses_every_bad_request_with_the_field_and_the_reason_and_keeps_serving() {
     // The client that never sent the rest of its body is still waiting.
     let response = Open::read(stalled).expect("an answer").response();
     assert_eq!(response.status, 408, "{}", response.text());
-    assert_eq!(error_of(&response)["code"], "timeout");
+    let error = error_of(&response);
+    assert_eq!((&error["type"], &error["code"]), (&json!(INVALID), &json!("timeout")));
+    assert_eq!(response.header("retry-after"), Some("1"), "clients repeat a 408 unasked");
 
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.wait_until_idle();

@@ -443,6 +443,7 @@ fn what_is_set_while_a_model_is_being_changed_is_refused_and_not_lost() {
     {
         let refused = admin(&server, "POST", &format!("{MODELS}/other/{path}"), &body);
         assert_eq!((refused.status, &refused.json()["error"]["code"]), (409, &json!("model_busy")), "{path}");
+        assert_eq!(refused.header("retry-after"), Some("5"), "{path}");
         assert!(refused.text().contains(&operation), "{}", refused.text());
     }
     // The others are not disturbed.

@@ -501,8 +501,8 @@ fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
         for other in ["/readyz", "/ready", "/metrics", "/v1/models", "/admin/policies", "/nowhere"] {
             let response = client.get(other);
             assert_eq!((response.status, response.header("retry-after")), (503, Some("5")), "{other}");
-            let error = response.json()["error"].clone();
-            assert_eq!(error["code"], "not_ready", "{other}");
+            let error = error_of(&response);
+            assert_eq!((&error["type"], &error["code"]), (&json!("server_error"), &json!("not_ready")), "{other}");
             let message = error["message"].as_str().unwrap();
             assert!(
                 message.starts_with("the server is loading: ") && message.contains("policies (begun)"),
