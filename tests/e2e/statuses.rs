@@ -226,15 +226,26 @@ fn is_answered(socket: &TcpStream) -> bool {
 }
 
 #[test]
-fn bodies_past_the_memory_for_requests_are_refused_as_overload() {
-    // A tenant may hold half of it: the bodies of 16 requests.
+fn bodies_past_the_memory_for_requests_are_refused_as_overload_and_the_server_is_not_ready() {
+    // The first tenant may hold half of it, the next one a quarter, and so on: the bodies of 16 requests, of 8 and of 4.
     let config = "[limits]\nbody = \"64KiB\"\nbodies = \"2MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
-    let server = Setup::new().config(config).start();
-    let begun = Request::new("POST", CHAT)
-        .header("content-type", "application/json")
-        .header("content-length", &BODY_BYTES.to_string())
-        .raw_body(vec![b' '; BODY_BYTES - 4096]);
-    let mut silent: Vec<TcpStream> = (0..24).map(|_| server.client.begin(&begun)).collect();
+    let keys = [("sk-a", ""), ("sk-b", ""), ("sk-c", "")];
+    let server = Setup::new().config(config).plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys)).start();
+    let begun = |key: &str| {
+        Request::new("POST", CHAT)
+            .header("authorization", &format!("Bearer {key}"))
+            .header("content-type", "application/json")
+            .header("content-length", &BODY_BYTES.to_string())
+            .raw_body(vec![b' '; BODY_BYTES - 4096])
+    };
+    let all = [("sk-a", 24), ("sk-b", 12), ("sk-c", 8)];
+    let mut silent: Vec<TcpStream> =
+        all.iter().flat_map(|(key, count)| (0..*count).map(|_| server.client.begin(&begun(key)))).collect();
+    let not_ready = eventually("load balancers are told", || {
+        let answer = server.client.get("/readyz");
+        if answer.status == 200 { Err(answer) } else { Ok(answer) }
+    });
+    expect(&not_ready, 503, (FAILED, Some("overloaded")), Again::Later);
     let mut answers: Vec<Response> = Vec::new();
     eventually("one is refused", || {
         let (answered, rest): (Vec<_>, Vec<_>) = silent.drain(..).partition(is_answered);
@@ -250,4 +261,9 @@ fn bodies_past_the_memory_for_requests_are_refused_as_overload() {
             _ => expect(answer, 503, (FAILED, Some("overloaded")), Again::Later),
         };
     }
+    drop(silent);
+    eventually("the server is ready again", || match server.client.get("/readyz").status {
+        200 => Ok(()),
+        other => Err(other),
+    });
 }

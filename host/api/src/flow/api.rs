@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
 use crate::flow::backend::{Backend, Model, Naming, PoolMessage};
-use crate::flow::budget::Budget;
+use crate::flow::budget::{Budget, NoRoom};
 use crate::flow::caller::Caller;
 use crate::flow::catalog::{self, Absence, Catalog, Entry, Held};
 use crate::flow::control::Control;
@@ -161,6 +161,13 @@ impl Api {
             }
         }
         Ok(api)
+    }
+
+    /// An error with the reason if load balancers should send no requests: as [`Readiness::ready`], or there is little memory left
+    /// for requests.
+    pub(crate) fn ready(&self) -> Result<(), FlowError> {
+        self.readiness.ready()?;
+        if self.budget.is_pressed() { Err(FlowError::NoRoom(NoRoom::Now)) } else { Ok(()) }
     }
 
     /// The models that clients can ask for at the moment.

@@ -63,12 +63,21 @@ impl Budget {
         Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 
-    /// Whether more than three quarters are taken, or the tenant holds more than half of what it leaves free.
+    /// Whether more than three quarters are taken, which one tenant alone cannot do by what it sends.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).bytes > self.pressure()
+    }
+
+    /// Whether it is pressed, or the tenant holds more than half of what it leaves free.
     fn is_tight(&self, tenant: &TenantId) -> bool {
-        let all = self.bytes.load(Ordering::Relaxed);
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.tenants.get(tenant).copied().unwrap_or(0);
-        taken.bytes > all / 4 * 3 || own > all.saturating_sub(taken.bytes) / 2
+        let free = self.bytes.load(Ordering::Relaxed).saturating_sub(taken.bytes);
+        taken.bytes > self.pressure() || own > free / 2
+    }
+
+    fn pressure(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) / 4 * 3
     }
 }
 
@@ -170,6 +179,17 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn three_quarters_are_no_pressure_and_a_byte_more_is() {
+        let budget = Budget::new(1024);
+        let mut shares: Vec<Share> = ["a", "b", "c"].map(|name| budget.share(&TenantId::from(name))).into();
+        assert!(shares[0].grow(512).is_ok() && shares[0].grow(1).is_err(), "all that one tenant can take");
+        assert!(shares[1].grow(256).is_ok() && !budget.is_pressed());
+        assert!(shares[2].grow(1).is_ok() && budget.is_pressed());
+        shares.pop();
+        assert!(!budget.is_pressed());
+    }
 
     #[test]
     fn regression_all_requests_together_have_a_bound() {

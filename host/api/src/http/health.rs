@@ -26,9 +26,9 @@ pub(crate) async fn alive_loading(State(readiness): State<Arc<Readiness>>) -> Js
     Json(json!({"status": "ok", "uptime_seconds": readiness.uptime().as_secs(), "models": {}}))
 }
 
-/// 200 only while the server admits requests and every model is up.
+/// 200 only while the server admits requests, has memory for more, and every model is up.
 pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
-    api.readiness.ready().map(|()| Json(json!({"status": "ready"})))
+    api.ready().map(|()| Json(json!({"status": "ready"})))
 }
 
 /// Renders the registry in Prometheus' text format.

@@ -26,7 +26,7 @@ pub(crate) async fn live() -> Json<Value> {
 
 /// As `/readyz`.
 pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
-    api.readiness.ready().map(|()| Json(json!({"ready": true})))
+    api.ready().map(|()| Json(json!({"ready": true})))
 }
 
 pub(crate) async fn server() -> Json<ServerMetadata> {
