@@ -13,6 +13,7 @@ use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use prometheus::Registry;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
@@ -194,6 +195,25 @@ async fn regression_a_worker_that_does_not_come_back_makes_the_server_unready_un
     bench.becomes(StatusCode::OK).await;
     assert_eq!(bench.generate().await, StatusCode::OK);
     assert_eq!((bench.figure("camshaft_worker_up"), bench.figure("camshaft_worker_restarts_total")), (1.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_client_of_a_lost_worker_reads_over_its_connection_that_it_was_lost_and_when_to_come_again() {
+    let bench = Bench::new(PANICS);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = bench.router.clone().into_make_service_with_connect_info::<SocketAddr>();
+    let serving = tokio::spawn(async move { axum::serve(listener, service).await });
+    let body = r#"{"model": "m", "prompt": "a", "max_tokens": 2}"#;
+    let head = format!("content-type: application/json\r\ncontent-length: {}\r\nconnection: close", body.len());
+    let request = format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n{body}");
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    serving.abort();
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nretry-after: "), "{answer}");
+    assert!(answer.contains(r#""code":"worker_lost""#) && answer.contains(r#""type":"server_error""#), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
