@@ -41,21 +41,32 @@ struct Got {
     reason: String,
 }
 
-fn ask(server: &Server, body: &Value, streamed: bool) -> Got {
+/// Asks once. `None`: the policies and the grammar together have ruled out every token, which the error must say.
+fn ask(server: &Server, body: &Value, streamed: bool) -> Option<Got> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let is_exhausted = |error: &Value| assert_eq!(error["code"], "grammar_exhausted", "{error}");
     if !streamed {
-        let choice = server.client.ask(CHAT, body)["choices"][0].clone();
+        let response = server.client.post(CHAT, body);
+        if response.status != 200 {
+            is_exhausted(&response.json()["error"]);
+            return None;
+        }
+        let choice = response.json()["choices"][0].clone();
         let calls = choice["message"]["tool_calls"].as_array().into_iter().flatten();
-        return Got {
+        return Some(Got {
             content: text(&choice["message"]["content"]),
             calls: calls.map(|call| (text(&call["function"]["name"]), text(&call["function"]["arguments"]))).collect(),
             reason: text(&choice["finish_reason"]),
-        };
+        });
     }
     let mut body = body.clone();
     body["stream"] = json!(true);
     let all = server.client.stream(CHAT, &body).finish();
-    assert!(all.is_good(), "{:?}", all.error());
+    if let Some(error) = all.error() {
+        is_exhausted(error);
+        return None;
+    }
+    assert!(all.is_good());
     let mut got = Got::default();
     for choice in all.choices() {
         got.content += &text(&choice["delta"]["content"]);
@@ -67,7 +78,42 @@ fn ask(server: &Server, body: &Value, streamed: bool) -> Got {
         }
         got.reason += &text(&choice["finish_reason"]);
     }
-    got
+    Some(got)
+}
+
+/// What came of many requests.
+#[derive(Debug, Default)]
+struct Tally {
+    /// In order, and valid.
+    ended: AtomicUsize,
+    exhausted: AtomicUsize,
+}
+
+impl Tally {
+    /// Asks whole and streamed. `check` says whether the answer has ended in order, and fails if it is then not valid.
+    fn ask(&self, server: &Server, body: &Value, check: impl Fn(&Got) -> bool) {
+        // Equal seeds draw equal tokens from equal logits, which batches of other shapes may round differently.
+        for streamed in [false, true] {
+            let counter = match ask(server, body, streamed) {
+                None => &self.exhausted,
+                Some(got) if check(&got) => &self.ended,
+                Some(_) => continue,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_free(&self) {
+        assert_eq!(self.exhausted.load(Ordering::Relaxed), 0, "no policy bans anything");
+    }
+
+    /// Of so many that were asked twice, this part at least has ended in order.
+    fn shows(self, asked: u64, part: u64) {
+        let (ended, exhausted) = (self.ended.into_inner(), self.exhausted.into_inner());
+        let what = format!("of {asked} asked twice {ended} have ended in order, {exhausted} were exhausted");
+        println!("{what}");
+        assert!(ended as u64 > 2 * asked / part, "{what}: too few show anything");
+    }
 }
 
 fn is_valid(schema: &Value, text: &str) -> bool {
@@ -82,118 +128,99 @@ fn chat(seed: u64, more: Value) -> Value {
     body
 }
 
-/// Runs all numbers on a few clients at once; returns how often `check` was true.
-fn count(numbers: u64, check: impl Fn(u64) -> bool + Sync) -> usize {
-    let count = AtomicUsize::new(0);
+/// Runs all numbers on a few clients at once.
+fn each(numbers: std::ops::Range<u64>, run: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (check, count) = (&check, &count);
-            scope.spawn(move || {
-                let own = (client..numbers).step_by(CLIENTS as usize);
-                count.fetch_add(own.filter(|number| check(*number)).count(), Ordering::Relaxed);
-            });
+            let (run, numbers) = (&run, numbers.clone());
+            scope.spawn(move || numbers.skip(client as usize).step_by(CLIENTS as usize).for_each(run));
         }
     });
-    count.into_inner()
 }
 
-/// Asks for JSON of so many schemas, each whole and streamed: what has ended in order follows the schema. Returns how many have.
-fn json_of_schemas(server: &Server, numbers: u64) -> usize {
-    count(numbers, |number| {
-        let schema = schemas::schema(number);
-        let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
-        let body = chat(number, json!({ "response_format": format }));
-        let whole = ask(server, &body, false);
-        // Equal seeds draw equal tokens from equal logits, which batches of other shapes may round differently.
-        for got in [&whole, &ask(server, &body, true)] {
-            match got.reason.as_str() {
-                "stop" => assert!(is_valid(&schema, &got.content), "{schema}: {}", got.content),
-                "length" => {}
-                other => panic!("{other}: {schema}"),
-            }
+/// Asks for JSON that follows a schema.
+fn json_of(server: &Server, (number, schema): (u64, &Value), tally: &Tally) {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
+    tally.ask(server, &chat(number, json!({ "response_format": format })), |got| match got.reason.as_str() {
+        "stop" => {
+            assert!(is_valid(schema, &got.content), "{schema}: {}", got.content);
+            true
         }
-        whole.reason == "stop"
-    })
+        "length" => false,
+        other => panic!("{other}: {schema}"),
+    });
 }
 
-/// Asks for calls with arguments of so many schemas. Returns how many have ended in order.
-fn calls_of_schemas(server: &Server, (first, numbers): (u64, u64), plain: bool) -> usize {
-    count(numbers, |number| {
-        let number = first + number;
-        let (one, other) = (schemas::object(number, plain), schemas::object(number + 1000, plain));
-        let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": true}});
-        let body =
-            chat(number, json!({"tools": [tool("first", &one), tool("second", &other)], "tool_choice": "required"}));
-        let whole = ask(server, &body, false);
-        for got in [&whole, &ask(server, &body, true)] {
-            match got.reason.as_str() {
-                "tool_calls" => assert!(!got.calls.is_empty()),
-                "length" => continue,
-                other => panic!("{other}: {got:?}"),
-            }
-            for (name, arguments) in &got.calls {
-                let schema = if name == "first" { &one } else { &other };
-                assert!(is_valid(schema, arguments), "{name} {schema}: {arguments}");
-            }
+/// Asks for calls with arguments of schemas.
+fn calls_of(server: &Server, (number, plain): (u64, bool), tally: &Tally) {
+    let (one, other) = (schemas::object(number, plain), schemas::object(number + 1000, plain));
+    let tool = |name: &str, schema: &Value| json!({"type": "function", "function": {"name": name, "parameters": schema, "strict": true}});
+    let body = chat(number, json!({"tools": [tool("first", &one), tool("second", &other)], "tool_choice": "required"}));
+    tally.ask(server, &body, |got| {
+        match got.reason.as_str() {
+            "tool_calls" => assert!(!got.calls.is_empty()),
+            "length" => return false,
+            other => panic!("{other}: {got:?}"),
         }
-        whole.reason == "tool_calls"
-    })
+        for (name, arguments) in &got.calls {
+            let schema = if name == "first" { &one } else { &other };
+            assert!(is_valid(schema, arguments), "{name} {schema}: {arguments}");
+        }
+        true
+    });
 }
 
-fn serve(family: &str) -> Server {
-    Setup::new().config(&format!("[[model]]\nid = \"demo\"\nfamily = {family:?}\n")).start()
+/// Asks for calls of all families on servers that are set up like this. Returns how many were asked, and what came of them.
+fn calls_of_families(setup: impl Fn() -> Setup) -> (u64, Tally) {
+    let (of_each, all) = (CALLS.div_ceil(FAMILIES.len() as u64), Tally::default());
+    for (index, family) in (0..).zip(FAMILIES) {
+        let server = setup().config(&format!("[[model]]\nid = \"demo\"\nfamily = {family:?}\n")).start();
+        let before = all.ended.load(Ordering::Relaxed);
+        each(index * of_each..(index + 1) * of_each, |number| {
+            calls_of(&server, (number, NOT_JSON.contains(&family)), &all);
+        });
+        assert!(all.ended.load(Ordering::Relaxed) > before, "{family}: none of {of_each} has ended in order: {all:?}");
+    }
+    (of_each * FAMILIES.len() as u64, all)
+}
+
+/// With a sampler that bans words and a filter that takes text back.
+fn under_policies(words: &str, phrases: &str) -> Setup {
+    let filter = format!("[policy]\ndeadline = \"5s\"\n[settings]\nphrases = {phrases}\n");
+    Setup::new().plugin("sampler", "10-avoid", "sampler-avoid-words", &format!("[settings]\nwords = {words}\n")).plugin(
+        "filter",
+        "10-rewind",
+        "filter-rewind-phrases",
+        &filter,
+    )
 }
 
 #[test]
 fn three_hundred_schemas_are_followed_whole_and_streamed() {
-    let ended = json_of_schemas(&Setup::new().start(), SCHEMAS);
-    assert!(ended as u64 > SCHEMAS / 2, "{ended} have ended in order: too few show anything");
+    let (server, tally) = (Setup::new().start(), Tally::default());
+    each(0..SCHEMAS, |number| json_of(&server, (number, &schemas::schema(number)), &tally));
+    tally.is_free();
+    tally.shows(SCHEMAS, 2);
 }
 
 #[test]
 fn two_hundred_calls_over_all_families_are_well_formed_whole_and_streamed() {
-    let (each, mut all) = (CALLS.div_ceil(FAMILIES.len() as u64), 0);
-    for (index, family) in (0..).zip(FAMILIES) {
-        let ended = calls_of_schemas(&serve(family), (index * each, each), NOT_JSON.contains(&family));
-        // An answer of harmony may begin with a message to the user, which a small model seldom ends.
-        assert!(ended > 0, "{family}: none of {each} has ended in order");
-        all += ended;
-    }
-    assert!(all as u64 > CALLS / 2, "{all} have ended in order: too few show anything");
+    let (asked, tally) = calls_of_families(Setup::new);
+    tally.is_free();
+    tally.shows(asked, 2);
 }
 
 #[test]
-fn policies_that_shape_the_text_leave_it_valid() {
-    let settings = "[policy]\ndeadline = \"5s\"\n[settings]\nphrases = [\"a\", \"st\", \"1\"]\n";
-    let server = Setup::new()
-        .plugin("sampler", "10-avoid", "sampler-avoid-words", "[settings]\nwords = [\"e\", \"the\", \"tr\", \"2\"]\n")
-        .plugin("filter", "10-rewind", "filter-rewind-phrases", settings)
-        .start();
-    // Where both rule out all that a schema allows, the request fails by that name, and no other does.
-    let exhausted = AtomicUsize::new(0);
-    let ended = count(SCHEMAS, |number| {
-        let schema = schemas::schema(number);
-        let format = json!({"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": schema}});
-        let body = chat(number, json!({ "response_format": format }));
-        let response = server.client.post(CHAT, &body);
-        if response.status == 400 {
-            assert_eq!(response.json()["error"]["code"], "grammar_exhausted", "{}", response.text());
-            exhausted.fetch_add(1, Ordering::Relaxed);
-            return false;
-        }
-        assert_eq!(response.status, 200, "{}", response.text());
-        let choice = response.json()["choices"][0].clone();
-        let content = choice["message"]["content"].as_str().unwrap().to_owned();
-        if choice["finish_reason"] != "stop" {
-            return false;
-        }
-        assert!(is_valid(&schema, &content), "{schema}: {content}");
-        true
-    });
-    let exhausted = exhausted.into_inner();
-    assert!(
-        ended as u64 > SCHEMAS / 5,
-        "{ended} have ended in order, {exhausted} were exhausted: too few show anything"
-    );
+fn schemas_are_followed_under_policies_that_shape_the_text() {
+    let server = under_policies(r#"["e", "the", "tr", "2"]"#, r#"["a", "st", "1"]"#).start();
+    let tally = Tally::default();
+    each(0..SCHEMAS, |number| json_of(&server, (number, &schemas::schema(number)), &tally));
+    tally.shows(SCHEMAS, 5);
     assert!(server.answer("What is 3 plus 4?").contains('7'), "the server goes on");
+}
+
+#[test]
+fn calls_of_all_families_are_well_formed_under_policies_that_shape_the_text() {
+    let (asked, tally) = calls_of_families(|| under_policies(r#"["the", "tr", "2"]"#, r#"["st", "1"]"#));
+    tally.shows(asked, 5);
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 use crate::command::{self, Done, Failure, cargo, root, target};
 use crate::{build, setup};
 
-const NAMES: &str = "serve, gate, front, kernels, policies, predict, sampler, structured or swap";
+const NAMES: &str = "serve, gate, front, kernels, policies, predict, sampler, structured, swap or tokenize";
 /// The smallest ratios to the bare loop that are accepted, with the demo model.
 const FLOORS: &str = "docs/benchmarks/floors.json";
 const GATE: [&str; 7] = ["--bare", "--repeats", "16", "--rounds", "6", "--only", "distinct"];
@@ -17,10 +17,10 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         let bench = ["bench", "--profile", "release", "--workspace", "--bench", "core", "--bench", "sampling", "--"];
         return command::run(cargo(&bench).args(rest));
     }
-    if name == "structured" {
+    if matches!(name.as_str(), "structured" | "tokenize") {
         setup::run()?;
         let binary = build::all()?;
-        let script = root().join("docs/benchmarks/structured.py");
+        let script = root().join("docs/benchmarks").join(name).with_extension("py");
         let mut bench = Command::new("python3");
         bench.arg(script).env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target());
         return command::run(bench.args(rest));

@@ -16,7 +16,7 @@ enum Runs {
 }
 
 /// Suite, what runs it, and its script.
-const SUITES: [(&str, Runs, &str); 12] = [
+const SUITES: [(&str, Runs, &str); 13] = [
     ("openai-python", Runs::Python(""), "openai_client.py"),
     ("responses-python", Runs::Python(""), "responses_client.py"),
     ("anthropic-python", Runs::Python(""), "anthropic_client.py"),
@@ -28,6 +28,7 @@ const SUITES: [(&str, Runs, &str); 12] = [
     ("llm", Runs::Python("frameworks"), "llm_client.py"),
     ("async-openai", Runs::Cargo, "rust"),
     ("schemathesis", Runs::Python("description"), "description_client.py"),
+    ("json-schema-suite", Runs::Python("schemas"), "schemas_client.py"),
     ("lm-eval", Runs::Python("lm_eval"), "scores_client.py"),
 ];
 

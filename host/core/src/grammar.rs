@@ -9,6 +9,7 @@ mod error;
 mod gbnf;
 mod guarded;
 mod lark;
+mod lexers;
 mod matcher;
 mod pattern;
 mod quoted;
@@ -24,7 +25,7 @@ pub use error::{GrammarError, GrammarFault};
 pub use matcher::{Mask, Matcher, MatcherError};
 pub(crate) use schema::is_annotation;
 pub use spec::{Grammar, GrammarSpec};
-pub use store::GrammarStore;
+pub use store::{GrammarStore, InUse};
 
 #[cfg(test)]
 #[path = "grammar_tests.rs"]

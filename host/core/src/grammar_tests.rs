@@ -364,6 +364,56 @@ fn a_store_keeps_the_grammars_that_were_used_last() {
 }
 
 #[test]
+fn a_grammar_that_is_in_use_is_there_for_its_worker_though_others_took_its_place() {
+    let store = store();
+    let grammar = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![format!("text {n}")] });
+    let in_use = store.compile(&grammar(0)).unwrap();
+    for n in 1..=limits::GRAMMARS {
+        store.compile(&grammar(n)).unwrap();
+    }
+    assert!(store.has(&grammar(0)), "compiled still");
+    assert_eq!(store.kept().0, limits::GRAMMARS);
+    store.matcher(&grammar(0)).unwrap();
+    assert!(!store.has(&grammar(1)), "it took the place of the one that was not used for longest");
+    for n in 1..=limits::GRAMMARS {
+        store.compile(&grammar(n)).unwrap();
+    }
+    drop(in_use);
+    assert!(!store.has(&grammar(0)), "nobody uses it any more");
+}
+
+#[test]
+fn what_was_refused_is_not_compiled_again_and_what_is_examined_is_not_kept() {
+    let store = store();
+    let good = Grammar::new(GrammarSpec::Regex { pattern: "a+".to_owned() });
+    store.examine(&good).unwrap();
+    assert_eq!((store.kept().0, store.has(&good)), (0, false));
+    let bad = Grammar::new(GrammarSpec::Lark { text: "start: nothing".to_owned() });
+    assert!(!store.has(&bad));
+    let error = store.examine(&bad).unwrap_err();
+    assert!(store.has(&bad), "known to be refused");
+    assert_eq!(store.compile(&bad).unwrap_err(), error);
+    assert_eq!(store.matcher(&bad).unwrap_err(), error);
+    let other = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![String::new(), n.to_string()] });
+    for n in 1..limits::GRAMMAR_VERDICTS {
+        store.examine(&other(n)).unwrap_err();
+    }
+    // Of the good one, too.
+    assert!(!store.has(&bad) && store.has(&other(1)));
+    store.examine(&other(limits::GRAMMAR_VERDICTS)).unwrap_err();
+    assert!(!store.has(&other(1)) && store.has(&other(2)));
+}
+
+#[test]
+fn only_the_schemas_of_grammars_can_be_read() {
+    let schema =
+        |schema: Value| GrammarStore::read(&Grammar::new(GrammarSpec::JsonSchema { schema: schema.to_string() }));
+    assert!(schema(json!({ "type": "string" })).is_ok());
+    assert_eq!(schema(json!({ "items": { "not": {} } })).unwrap_err().path, "items.not");
+    assert!(GrammarStore::read(&Grammar::new(GrammarSpec::Lark { text: "?".to_owned() })).is_ok());
+}
+
+#[test]
 fn a_vocabulary_that_is_too_large_has_no_grammars() {
     let grammar = Grammar::new(GrammarSpec::JsonObject);
     let store = GrammarStore::new(Arc::new(Vocabulary::new([[0u8; 0]; 0], Vec::new())));

@@ -113,6 +113,14 @@ pub const SCHEMA_ALTERNATIVES: usize = 128;
 pub const SCHEMA_PATTERN_PROPERTIES: usize = 32;
 /// The largest `multipleOf` of a JSON schema, with its decimal point behind its last digit, and of joined schemas their least common one.
 pub const SCHEMA_MULTIPLE: u64 = 100_000;
+/// The multiples of all `multipleOf` of a grammar's JSON schemas together, counted as `SCHEMA_MULTIPLE` is.
+pub const SCHEMA_MULTIPLES: u64 = 200_000;
+/// Sizes of a bound of numbers in a JSON schema, but for 0.
+pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e30 };
+/// Maximum names in `properties` and in `required` of one schema.
+pub const SCHEMA_NAMES: usize = 2000;
+/// Maximum strings of a grammar's JSON schemas whose length is bounded and that have a pattern or a format.
+pub const SCHEMA_MEASURED: usize = 32;
 /// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.
 pub const SCHEMA_COUNTED_PROPERTIES: usize = 512;
 /// The largest count that a grammar may ask for: of repetitions, items, properties or characters.
@@ -144,5 +152,11 @@ pub const GRAMMAR_LEXER_STATES: usize = 20_000;
 /// Compiled grammars that a model keeps, and their bytes.
 pub const GRAMMARS: usize = 64;
 pub const GRAMMARS_BYTES: usize = 256 << 20;
+/// Bytes of the lexers of all grammars that a model uses, those of running generations too. Past it no lexer is used that has more than
+/// one part in so many of it: its generation goes on with a new one, and ends where that is soon as large.
+pub const LEXERS_BYTES: usize = 512 << 20;
+pub const LEXER_PART: usize = 32;
+/// Refusals and proofs of grammars that a model remembers, so that a grammar is not compiled again and again.
+pub const GRAMMAR_VERDICTS: usize = 1024;
 /// Maximum tokens that a grammar's certain text adds to one step of a sequence.
 pub const FORCED_TOKENS: u32 = 32;

@@ -1,4 +1,8 @@
-"""Log-probabilities of tokens by a Llama network that numpy computes from the weights of a GGUF, in 32 bits."""
+"""Log-probabilities of tokens from the weights of a GGUF: by a Llama network that numpy computes in 32 bits, and by llama-cpp-python."""
+
+import importlib
+import os
+import sys
 
 import gguf
 import numpy
@@ -54,7 +58,25 @@ class Llama:
             gate = y @ self.weights[f"blk.{layer}.ffn_gate"].T
             hidden = gate / (1 + numpy.exp(-gate)) * (y @ self.weights[f"blk.{layer}.ffn_up"].T)
             x = x + hidden @ self.weights[f"blk.{layer}.ffn_down"].T
-        logits = self.norm(x, "output_norm") @ self.weights["output"].T
-        logits -= logits.max(-1, keepdims=True)
-        rows = logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
-        return rows[numpy.arange(len(tokens) - 1), tokens[1:]]
+        return chosen(self.norm(x, "output_norm") @ self.weights["output"].T, tokens)
+
+
+def chosen(logits, tokens):
+    """The log-probability of each token but the first, in the row of the one before it."""
+    logits = logits - logits.max(-1, keepdims=True)
+    rows = logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
+    return rows[numpy.arange(len(tokens) - 1), tokens[1:]]
+
+
+class LlamaCpp:
+    """The same by llama-cpp-python. The folder of its package is CAMSHAFT_LLAMA_CPP_PYTHON, unless it is installed: it has no wheels."""
+
+    def __init__(self, path):
+        sys.path.extend(filter(None, [os.environ.get("CAMSHAFT_LLAMA_CPP_PYTHON")]))
+        self.model = importlib.import_module("llama_cpp").Llama(str(path), n_ctx=1024, logits_all=True, verbose=False)
+
+    def log_probabilities(self, tokens):
+        """Of each token but the first, under those before it."""
+        self.model.reset()
+        self.model.eval(tokens)
+        return chosen(numpy.array(self.model.scores[:len(tokens)], dtype=numpy.float64), tokens)

@@ -69,9 +69,9 @@ def accuracy():
 
 
 @functools.cache
-def expected():
-    """For each question, the log-likelihood of each answer by numpy."""
-    network, tokens = reference.Llama(MODEL_FILE), ServersTokens()
+def expected(network):
+    """For each question, the log-likelihood of each answer by a reference."""
+    network, tokens = network(MODEL_FILE), ServersTokens()
     scores = []
     for sample in measured()["samples"][TASK]:
         likelihoods = []
@@ -90,28 +90,45 @@ def the_demo_model_knows_what_it_was_trained_on():
     assert accuracy() >= 0.9, accuracy()
 
 
-def log_likelihoods_are_those_of_the_weights():
+def compare_likelihoods(network):
     pairs = [
         (float(found[0][0] if isinstance(found[0], (list, tuple)) else found[0]), wanted)
-        for sample, likelihoods in zip(measured()["samples"][TASK], expected(), strict=True)
+        for sample, likelihoods in zip(measured()["samples"][TASK], expected(network), strict=True)
         for found, wanted in zip(sample["resps"], likelihoods, strict=True)
     ]
     far = [pair for pair in pairs if abs(pair[0] - pair[1]) > NOISE + SHARE * abs(pair[1])]
     mean = sum(abs(found - wanted) for found, wanted in pairs) / len(pairs)
-    print(f"{len(pairs)} answers: mean difference {mean:.4f}")
+    print(f"{len(pairs)} answers: mean difference {mean:.4f} from {network.__name__}")
     assert not far, far
 
 
-def the_accuracy_is_that_of_the_weights():
+def compare_accuracy(network):
     samples = measured()["samples"][TASK]
     right = [likelihoods.index(max(likelihoods)) == sample["doc"]["answer"]
-             for sample, likelihoods in zip(samples, expected(), strict=True)]
+             for sample, likelihoods in zip(samples, expected(network), strict=True)]
     wanted = sum(right) / len(right)
-    print(f"accuracy {accuracy():.4f}, by numpy {wanted:.4f}")
+    print(f"accuracy {accuracy():.4f}, by {network.__name__} {wanted:.4f}")
     # One question more or less, where two answers are as likely.
     assert abs(accuracy() - wanted) <= 1 / len(right) + 1e-9, (accuracy(), wanted)
 
 
-kit.run(
-    scores_every_question, the_demo_model_knows_what_it_was_trained_on, log_likelihoods_are_those_of_the_weights,
-    the_accuracy_is_that_of_the_weights)
+def log_likelihoods_are_those_of_the_weights():
+    compare_likelihoods(reference.Llama)
+
+
+def the_accuracy_is_that_of_the_weights():
+    compare_accuracy(reference.Llama)
+
+
+def scores_are_those_of_llama_cpp_python():
+    compare_likelihoods(reference.LlamaCpp)
+    compare_accuracy(reference.LlamaCpp)
+
+
+behaviours = [scores_every_question, the_demo_model_knows_what_it_was_trained_on, log_likelihoods_are_those_of_the_weights,
+              the_accuracy_is_that_of_the_weights]
+if os.environ.get("CAMSHAFT_LLAMA_CPP_PYTHON") is None:
+    print("not compared with llama-cpp-python: CAMSHAFT_LLAMA_CPP_PYTHON does not name its folder")
+else:
+    behaviours.append(scores_are_those_of_llama_cpp_python)
+kit.run(*behaviours)

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use camshaft_core::family::constraint::{ConstraintError, Content, constraint};
 use camshaft_core::family::description::{ContentForm, ThinkingState};
 use camshaft_core::family::tools::{Tool, Tools};
-use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec};
+use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec, GrammarStore};
 use serde_json::Value;
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
-use crate::flow::form::{AnswerForm, Parts};
+use crate::flow::form::{AnswerForm, HeldGrammar, Parts};
 use crate::flow::served::Served;
 use crate::wire::format::{Format, WantedFormat};
 use crate::wire::tools::{TOOLS, WantedTools};
@@ -83,6 +83,13 @@ fn spec(format: Format) -> GrammarSpec {
     }
 }
 
+/// How schemas are looked at.
+#[derive(Debug, Clone, Copy)]
+enum Look {
+    Read,
+    Compile,
+}
+
 /// What a chat asks of its answer.
 struct Wish<'a> {
     tools: &'a WantedTools,
@@ -97,11 +104,12 @@ impl Wish<'_> {
         &self,
         context: ParseContext<'_>,
         served: &Served,
-    ) -> Result<(Option<Arc<Grammar>>, Arc<Tools>), FlowError> {
+    ) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
         let notation = served.notation()?;
         let token = |marker: &str| notation.token(marker);
         let mut tools = self.tools.tools.clone();
-        let mut looked = false;
+        // To read a schema shows most of what is not supported, and takes less than to compile it.
+        let mut looks = [Look::Read, Look::Compile].into_iter();
         loop {
             let text = match constraint(notation.family, &tools, self.content, self.thinking, &token) {
                 Ok(Some(text)) => text,
@@ -120,14 +128,18 @@ impl Wish<'_> {
                 Err(error) => error,
             };
             if let Some(WantedFormat { format, path }) = self.format {
-                compiled(context, served, spec(format.clone()), path)?;
+                let alone = Grammar::new(spec(format.clone()));
+                let verdict = with_store(context, served, &alone, |store| store.examine(&alone))?;
+                verdict.map_err(|error| refused(&error, path))?;
             }
-            let unsupported = if looked { Vec::new() } else { self.unsupported(context, served)? };
-            if unsupported.is_empty() {
-                return Err(refused(&error, TOOLS));
-            }
-            looked = true;
-            tools = Arc::new(unsupported.into_iter().fold((*tools).clone(), |tools, index| tools.relaxed(index)));
+            let found = loop {
+                let Some(look) = looks.next() else { return Err(refused(&error, TOOLS)) };
+                let found = self.unsupported(context, served, (&tools, look))?;
+                if !found.is_empty() {
+                    break found;
+                }
+            };
+            tools = Arc::new(found.into_iter().fold((*tools).clone(), |tools, index| tools.relaxed(index)));
         }
     }
 
@@ -135,11 +147,20 @@ impl Wish<'_> {
     ///
     /// # Errors
     /// 400: that of a strict one is not.
-    fn unsupported(&self, context: ParseContext<'_>, served: &Served) -> Result<Vec<usize>, FlowError> {
+    fn unsupported(
+        &self,
+        context: ParseContext<'_>,
+        served: &Served,
+        (tools, look): (&Tools, Look),
+    ) -> Result<Vec<usize>, FlowError> {
         let mut unsupported = Vec::new();
-        for (index, tool) in self.tools.tools.callable().iter().enumerate() {
-            let schema = Value::Object(tool.schema()).to_string();
-            let Err(error) = compile(context, served, GrammarSpec::JsonSchema { schema })? else { continue };
+        for (index, tool) in tools.callable().iter().enumerate() {
+            let grammar = Grammar::new(GrammarSpec::JsonSchema { schema: Value::Object(tool.schema()).to_string() });
+            let verdict = match look {
+                Look::Read => GrammarStore::read(&grammar),
+                Look::Compile => with_store(context, served, &grammar, |store| store.examine(&grammar))?,
+            };
+            let Err(error) = verdict else { continue };
             if tool.strict {
                 return Err(refused(&error, &self.tools.schema_path(index)));
             }
@@ -174,7 +195,7 @@ fn compiled(
     served: &Served,
     spec: GrammarSpec,
     path: &str,
-) -> Result<Arc<Grammar>, FlowError> {
+) -> Result<HeldGrammar, FlowError> {
     compile(context, served, spec)?.map_err(|error| refused(&error, path))
 }
 
@@ -183,16 +204,27 @@ fn compile(
     context: ParseContext<'_>,
     served: &Served,
     spec: GrammarSpec,
-) -> Result<Result<Arc<Grammar>, GrammarError>, FlowError> {
-    let (grammar, store) = (Grammar::new(spec), &served.generator()?.grammars);
-    if context.aside.inline_places().is_some() && !store.has(&grammar) {
+) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
+    let grammar = Arc::new(Grammar::new(spec));
+    let compiled = with_store(context, served, &grammar, |store| store.compile(&grammar))?;
+    Ok(compiled.map(|compiled| HeldGrammar { grammar, _compiled: compiled }))
+}
+
+/// What may compile a grammar. It is asked in a place where that may take its time.
+fn with_store<T>(
+    context: ParseContext<'_>,
+    served: &Served,
+    grammar: &Grammar,
+    ask: impl FnOnce(&GrammarStore) -> Result<T, GrammarError>,
+) -> Result<Result<T, GrammarError>, FlowError> {
+    let store = &served.generator()?.grammars;
+    if context.aside.inline_places().is_some() && !store.has(grammar) {
         return Err(FlowError::NotInline);
     }
     context.check()?;
-    match store.compile(&grammar) {
-        Ok(()) => Ok(Ok(Arc::new(grammar))),
+    match ask(store) {
         Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
-        Err(error) => Ok(Err(error)),
+        answer => Ok(answer),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use camshaft_core::family::description::{ContentForm, Family, ThinkingState};
 use camshaft_core::family::parser::Parser;
 use camshaft_core::family::tools::Tools;
-use camshaft_core::grammar::Grammar;
+use camshaft_core::grammar::{Grammar, InUse};
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
 
@@ -15,13 +15,20 @@ const COPIES: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AnswerForm {
     /// `None`: it may be anything.
-    pub(crate) grammar: Option<Arc<Grammar>>,
+    pub(crate) grammar: Option<HeldGrammar>,
     /// `None`: all of it is content.
     pub(crate) parts: Option<Parts>,
     /// Control tokens that are part of the text.
     pub(crate) shown: Arc<[ShownToken]>,
     /// Tokens that end it, besides the model's.
     pub(crate) stops: Vec<Token>,
+}
+
+/// A grammar that is compiled as long as the request lives, so that its worker need not.
+#[derive(Debug, Clone)]
+pub(crate) struct HeldGrammar {
+    pub(crate) grammar: Arc<Grammar>,
+    pub(crate) _compiled: InUse,
 }
 
 /// What an answer may be made of.
@@ -42,6 +49,6 @@ impl Parts {
 impl AnswerForm {
     /// What it takes in memory.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.grammar.as_ref().map_or(0, |grammar| grammar.spec().text_bytes().saturating_mul(COPIES))
+        self.grammar.as_ref().map_or(0, |held| held.grammar.spec().text_bytes().saturating_mul(COPIES))
     }
 }

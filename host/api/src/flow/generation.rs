@@ -327,7 +327,7 @@ impl Starting<'_> {
             },
             score_prompt: request.scores_prompts,
             logprobs: request.told_logprobs(),
-            grammar: request.form.grammar.clone(),
+            grammar: request.form.grammar.as_ref().map(|held| held.grammar.clone()),
             shown: request.form.shown.clone(),
         }
     }

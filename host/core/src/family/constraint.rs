@@ -129,7 +129,8 @@ fn text(family: &Family, thinking: ThinkingState, unmarked: bool, lark: &mut Lar
     lark.define("GAP", "/[ \\n]{1,4}/")
 }
 
-/// Calls without any text before them, but a message to the user where there are such. `unmarked`: also without a marker.
+/// Calls without any text before them, but a message to the user where there are such and calls may be left out: a model that must
+/// call need not say first that it will. `unmarked`: also without a marker.
 fn only_calls(
     family: &'static Family,
     tools: &Tools,
@@ -142,6 +143,9 @@ fn only_calls(
     let Some(channels) = &family.channels else {
         return Ok(format!("GAP? {marker}{} {body}", if unmarked { "?" } else { "" }));
     };
+    if tools.required() {
+        return Ok(format!("{marker} {body}"));
+    }
     let said = lark.until("TEXT", "TEXTS", channels.end)?;
     Ok(format!("({} {said} {})? {marker} {body}", lark.spelled(channels.preamble), lark.spelled(channels.next)))
 }

@@ -7,8 +7,9 @@ use llguidance::{ParserFactory, TokenParser, regex_to_lark};
 use serde_json::map::Entry;
 use serde_json::{Value, json};
 
-use super::error::{GrammarError, compiler_reason, shown};
+use super::error::{GrammarError, GrammarFault, compiler_reason, shown};
 use super::guarded::{Guarded, ParserFault};
+use super::lexers::{LEXERS_FULL, LexerBytes, Lexers};
 use super::pattern::check_pattern;
 use super::quoted::quoted;
 use super::schema::Checked;
@@ -23,6 +24,7 @@ pub(super) struct Compiled {
     pristine: TokenParser,
     /// The lexer that generations share; another one once it has learned much, or failed.
     shared: Mutex<Shared>,
+    lexers: Arc<Lexers>,
     pub(super) vocabulary: Arc<Vocabulary>,
     /// Of the grammar's text.
     source_bytes: usize,
@@ -30,14 +32,21 @@ pub(super) struct Compiled {
 
 struct Shared {
     parser: TokenParser,
+    bytes: Arc<LexerBytes>,
     failed: bool,
+}
+
+impl Shared {
+    fn new(pristine: &TokenParser, lexers: &Arc<Lexers>) -> Self {
+        Self { parser: pristine.deep_clone(), bytes: LexerBytes::new(lexers), failed: false }
+    }
 }
 
 impl Compiled {
     /// # Errors
     /// The grammar is not supported, over a bound, or nothing matches it.
     pub(super) fn new(
-        factory: &ParserFactory,
+        (factory, lexers): (&ParserFactory, &Arc<Lexers>),
         vocabulary: &Arc<Vocabulary>,
         spec: &GrammarSpec,
     ) -> Result<Self, GrammarError> {
@@ -46,8 +55,9 @@ impl Compiled {
             spec => parser(factory, top_level(spec)?)?,
         };
         pristine.start_without_prompt();
-        let shared = Mutex::new(Shared { parser: pristine.deep_clone(), failed: false });
-        let compiled = Self { pristine, shared, vocabulary: vocabulary.clone(), source_bytes: spec.text_bytes() };
+        let shared = Mutex::new(Shared::new(&pristine, lexers));
+        let (lexers, vocabulary, source_bytes) = (lexers.clone(), vocabulary.clone(), spec.text_bytes());
+        let compiled = Self { pristine, shared, lexers, vocabulary, source_bytes };
         let mut first = compiled.parser();
         let begins = first.is_accepting().and_then(|accepts| if accepts { Ok(()) } else { first.mask().map(drop) });
         match begins {
@@ -55,6 +65,7 @@ impl Compiled {
             Err(ParserFault::NoToken) => {
                 Err(GrammarError::invalid("no text that this model can write matches the grammar"))
             }
+            Err(ParserFault::Memory) => Err(GrammarError::new(GrammarFault::Busy, LEXERS_FULL)),
             Err(ParserFault::Failed(why)) => Err(GrammarError::too_large(compiler_reason(&why))),
         }
     }
@@ -63,14 +74,14 @@ impl Compiled {
     pub(super) fn parser(&self) -> Guarded {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.failed || learned(&shared.parser).is_none_or(|stats| stats.0 > limits::GRAMMAR_LEXER_STATES / 2) {
-            *shared = Shared { parser: self.pristine.deep_clone(), failed: false };
+            *shared = Shared::new(&self.pristine, &self.lexers);
         }
-        Guarded::new(shared.parser.clone())
+        Guarded::new(shared.parser.clone(), shared.bytes.clone())
     }
 
     /// A parser at the beginning, which has a lexer to itself.
     pub(super) fn own_parser(&self) -> Guarded {
-        Guarded::new(self.pristine.deep_clone())
+        Guarded::new(self.pristine.deep_clone(), LexerBytes::new(&self.lexers))
     }
 
     /// A parser failed, perhaps with the lexer that it shares.

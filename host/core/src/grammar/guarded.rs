@@ -1,27 +1,33 @@
 //! The grammar compiler's parser of one generation, whose panics are errors.
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
 use toktrie::{SimpleVob, TokEnv};
 
+use super::lexers::LexerBytes;
 /// Why the parser did not do what was asked. It does nothing more after that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParserFault {
     /// No token of the vocabulary can follow.
     NoToken,
+    /// All grammars take too much memory, and this one more than its part.
+    Memory,
     Failed(String),
 }
 
 #[derive(Clone)]
 pub(super) struct Guarded {
     parser: TokenParser,
+    /// Of the lexer that it uses.
+    lexer: Arc<LexerBytes>,
     fault: Option<ParserFault>,
 }
 
 impl Guarded {
-    pub(super) fn new(parser: TokenParser) -> Self {
-        Self { parser, fault: None }
+    pub(super) fn new(parser: TokenParser, lexer: Arc<LexerBytes>) -> Self {
+        Self { parser, lexer, fault: None }
     }
 
     /// Whether the text is complete and nothing can follow.
@@ -34,7 +40,15 @@ impl Guarded {
     }
 
     pub(super) fn mask(&mut self) -> Result<SimpleVob, ParserFault> {
-        self.guard(|parser| parser.compute_mask().map_err(|error| error.to_string()))
+        let (mask, bytes) = self.guard(|parser| {
+            let mask = parser.compute_mask().map_err(|error| error.to_string())?;
+            Ok((mask, parser.parser.lexer_stats().num_bytes))
+        })?;
+        if self.lexer.take(bytes) {
+            self.fault = Some(ParserFault::Memory);
+            return Err(ParserFault::Memory);
+        }
+        Ok(mask)
     }
 
     /// Microseconds that the last mask took, as the compiler measures them.

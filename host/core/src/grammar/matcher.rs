@@ -8,6 +8,7 @@ use toktrie::SimpleVob;
 use super::compile::Compiled;
 use super::error::compiler_reason;
 use super::guarded::{Guarded, ParserFault};
+use super::lexers::LEXERS_FULL;
 use crate::ids::Token;
 use crate::limits;
 
@@ -24,6 +25,9 @@ pub enum MatcherError {
     #[error("the grammar does not allow token {0}")]
     NotAllowed(Token),
 }
+
+/// Bytes of forced text that are spelled for each token that is asked for. Few are longer.
+const FORCED_BYTES: usize = 32;
 
 /// The tokens that may come next.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,10 +169,14 @@ impl Matcher {
         if self.inner.is_complete() || max == 0 {
             return Vec::new();
         }
-        let Ok(bytes) = self.inner.forced() else { return Vec::new() };
+        let Ok(mut bytes) = self.inner.forced() else { return Vec::new() };
         let trie = self.inner.tokens().tok_trie();
+        // All that is certain may be long, and is asked for again after each step.
+        let enough = max.saturating_mul(FORCED_BYTES);
+        let more = bytes.len() > enough;
+        bytes.truncate(enough);
         let mut spelled = trie.greedy_tokenize(&bytes);
-        if spelled.last().is_some_and(|last| trie.has_extensions(trie.token(*last))) {
+        if more || spelled.last().is_some_and(|last| trie.has_extensions(trie.token(*last))) {
             spelled.pop();
         }
         spelled.truncate(max);
@@ -242,6 +250,7 @@ impl Matcher {
 fn too_complex(fault: ParserFault) -> MatcherError {
     match fault {
         ParserFault::NoToken => MatcherError::DeadEnd,
+        ParserFault::Memory => MatcherError::TooComplex(LEXERS_FULL.to_owned()),
         ParserFault::Failed(why) => MatcherError::TooComplex(compiler_reason(&why)),
     }
 }

@@ -5,9 +5,11 @@
 mod keywords;
 mod path;
 mod walk;
+mod work;
 
 pub(crate) use keywords::is_annotation;
 pub(super) use walk::{Checked, check, check_value};
+pub(super) use work::Work;
 
 #[cfg(test)]
 #[path = "schema_tests.rs"]

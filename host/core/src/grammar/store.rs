@@ -1,14 +1,16 @@
 //! Compiled grammars of one model, shared by those who check requests and by its workers.
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use llguidance::ParserFactory;
 
 use super::compile::Compiled;
 use super::error::{GrammarError, GrammarFault};
+use super::lexers::Lexers;
 use super::matcher::Matcher;
-use super::spec::Grammar;
-use super::trie;
+use super::spec::{Grammar, GrammarSpec};
+use super::{schema, trie};
 use crate::ids::GrammarDigest;
 use crate::limits;
 use crate::threads::on_stack;
@@ -22,8 +24,29 @@ pub struct GrammarStore {
     vocabulary: Arc<Vocabulary>,
     /// Made when the first grammar comes: most models see none.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
+    lexers: Arc<Lexers>,
+    known: Mutex<Known>,
+}
+
+/// What was compiled, and what came of it.
+#[derive(Default)]
+struct Known {
     /// The latest used last.
-    compiled: Mutex<Vec<(GrammarDigest, Arc<Compiled>)>>,
+    kept: Vec<(GrammarDigest, Arc<Compiled>)>,
+    /// Those that somebody still uses, kept or not.
+    used: HashMap<GrammarDigest, Weak<Compiled>>,
+    /// Whether others can be compiled, the latest last.
+    verdicts: VecDeque<(GrammarDigest, Result<(), GrammarError>)>,
+}
+
+/// A grammar that is compiled as long as this is held, whatever else the store must keep.
+#[derive(Clone)]
+pub struct InUse(Arc<Compiled>);
+
+impl fmt::Debug for InUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InUse").field("bytes", &self.0.bytes()).finish()
+    }
 }
 
 impl fmt::Debug for GrammarStore {
@@ -34,7 +57,7 @@ impl fmt::Debug for GrammarStore {
 
 impl GrammarStore {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, factory: OnceLock::new(), compiled: Mutex::default() }
+        Self { vocabulary, factory: OnceLock::new(), lexers: Arc::default(), known: Mutex::default() }
     }
 
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
@@ -53,8 +76,8 @@ impl GrammarStore {
     ///
     /// # Errors
     /// The grammar is not supported, or over a bound.
-    pub fn compile(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        self.get(grammar).map(drop)
+    pub fn compile(&self, grammar: &Grammar) -> Result<InUse, GrammarError> {
+        self.get(grammar).map(InUse)
     }
 
     /// A matcher at the beginning of a grammar, which is compiled unless it is here.
@@ -65,16 +88,39 @@ impl GrammarStore {
         self.get(grammar).map(Matcher::new)
     }
 
-    /// Whether a grammar is kept.
+    /// Whether a grammar's JSON schema is one that this server supports, as far as reading it shows. Others have nothing to read.
+    ///
+    /// # Errors
+    /// The schema is not supported, or over a bound.
+    pub fn read(grammar: &Grammar) -> Result<(), GrammarError> {
+        match grammar.spec() {
+            GrammarSpec::JsonSchema { schema } => schema::check(schema).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a grammar can be compiled. What is compiled to know it is not kept.
+    ///
+    /// # Errors
+    /// The grammar is not supported, or over a bound.
+    pub fn examine(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        if self.find(grammar.digest()).is_some() {
+            return Ok(());
+        }
+        let verdict = self.known().verdict(grammar.digest());
+        verdict.unwrap_or_else(|| self.make(grammar).map(drop))
+    }
+
+    /// Whether it is known what comes of compiling a grammar.
     pub fn has(&self, grammar: &Grammar) -> bool {
-        let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        compiled.iter().any(|(kept, _)| *kept == grammar.digest())
+        let known = self.known();
+        known.is_kept(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
     }
 
     /// Grammars that are kept, and the bytes that they take, about.
     pub fn kept(&self) -> (usize, usize) {
-        let compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        (compiled.len(), compiled.iter().map(|(_, compiled)| compiled.bytes()).sum())
+        let known = self.known();
+        (known.kept.len(), known.kept.iter().map(|(_, compiled)| compiled.bytes()).sum())
     }
 
     fn get(&self, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
@@ -82,36 +128,75 @@ impl GrammarStore {
         if let Some(found) = self.find(digest) {
             return Ok(found);
         }
-        // Not under the lock: two threads may compile the same, and others go on.
-        let factory = self.factory()?;
-        let compile = || Compiled::new(factory, &self.vocabulary, grammar.spec());
-        let new = Arc::new(on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()))?);
-        self.keep(digest, &new);
+        if let Some(Err(error)) = self.known().verdict(digest) {
+            return Err(error);
+        }
+        let new = Arc::new(self.make(grammar)?);
+        self.known().keep(digest, &new);
         Ok(new)
     }
 
-    fn find(&self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = compiled.iter().position(|(kept, _)| *kept == digest)?;
-        let found = compiled.remove(at);
-        let grammar = found.1.clone();
-        compiled.push(found);
-        Some(grammar)
+    /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
+    fn make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let factory = self.factory()?;
+        let compile = || Compiled::new((factory, &self.lexers), &self.vocabulary, grammar.spec());
+        let made = on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()));
+        match &made {
+            Err(error) if error.fault == GrammarFault::Busy => {}
+            made => self.known().judge(grammar.digest(), made.as_ref().map(drop).map_err(Clone::clone)),
+        }
+        made
     }
 
-    /// What was not used for longest goes. A generation keeps its grammar as long as it runs.
-    fn keep(&self, digest: GrammarDigest, new: &Arc<Compiled>) {
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        compiled.retain(|(kept, _)| *kept != digest);
-        compiled.push((digest, new.clone()));
-        let mut bytes: usize = compiled.iter().map(|(_, compiled)| compiled.bytes()).sum();
-        while compiled.len() > limits::GRAMMARS || (bytes > limits::GRAMMARS_BYTES && compiled.len() > 1) {
-            bytes = bytes.saturating_sub(compiled.remove(0).1.bytes());
-        }
+    fn find(&self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
+        self.known().find(digest)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn factory(&self) -> Result<&ParserFactory, GrammarError> {
         self.factory.get_or_init(|| trie::factory(&self.vocabulary)).as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Known {
+    fn is_kept(&self, digest: GrammarDigest) -> bool {
+        self.used.get(&digest).is_some_and(|used| used.strong_count() > 0)
+    }
+
+    fn find(&mut self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
+        let found = self.used.get(&digest)?.upgrade()?;
+        match self.kept.iter().position(|(kept, _)| *kept == digest) {
+            Some(at) => self.kept[at..].rotate_left(1),
+            None => self.keep(digest, &found),
+        }
+        Some(found)
+    }
+
+    /// What was not used for longest goes.
+    fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Compiled>) {
+        self.kept.retain(|(kept, _)| *kept != digest);
+        self.kept.push((digest, compiled.clone()));
+        self.used.insert(digest, Arc::downgrade(compiled));
+        let mut bytes: usize = self.kept.iter().map(|(_, compiled)| compiled.bytes()).sum();
+        while self.kept.len() > limits::GRAMMARS || (bytes > limits::GRAMMARS_BYTES && self.kept.len() > 1) {
+            bytes = bytes.saturating_sub(self.kept.remove(0).1.bytes());
+        }
+        self.used.retain(|_, used| used.strong_count() > 0);
+    }
+
+    fn verdict(&self, digest: GrammarDigest) -> Option<Result<(), GrammarError>> {
+        self.verdicts.iter().find(|(judged, _)| *judged == digest).map(|(_, verdict)| verdict.clone())
+    }
+
+    fn judge(&mut self, digest: GrammarDigest, verdict: Result<(), GrammarError>) {
+        self.verdicts.retain(|(judged, _)| *judged != digest);
+        self.verdicts.push_back((digest, verdict));
+        if self.verdicts.len() > limits::GRAMMAR_VERDICTS {
+            self.verdicts.pop_front();
+        }
     }
 }
 

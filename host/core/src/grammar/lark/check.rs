@@ -36,6 +36,7 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
     check_nesting(text, &words)?;
     chains(&words).check(&starts(&words))?;
     let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
+    let mut work = schema::Work::default();
     for (at, Place { word, start, end }) in words.iter().enumerate() {
         let here = |error: GrammarError| GrammarError::new(error.fault, format!("{}: {error}", position(text, *start)));
         let refused = |why: &str| Err(here(GrammarError::unsupported(why)));
@@ -54,7 +55,7 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
             Word::Json("%llguidance", value) => check_options(value).map_err(here)?,
             Word::Json("%regex", value) => check_chunks(value).map_err(here)?,
             Word::Json(name, value) => {
-                let mut schema = schema::check_value(value).map_err(here)?.schema;
+                let mut schema = schema::check_value(value, &mut work).map_err(here)?.schema;
                 if let (Value::Object(schema), Some(spacing)) = (&mut schema, spacing(value)) {
                     schema.insert(JSON_OPTIONS.to_owned(), spacing);
                 }

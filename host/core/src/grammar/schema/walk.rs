@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::keywords::{FORMATS, Keyword, TYPES, keyword, visit};
 use super::path::Path;
+use super::work::Work;
 use crate::grammar::error::{GrammarError, shown};
 use crate::grammar::pattern::check_pattern;
 use crate::limits;
@@ -30,16 +31,17 @@ pub(crate) fn check(text: &str) -> Result<Checked, GrammarError> {
     }
     let root: Value =
         serde_json::from_str(text).map_err(|error| GrammarError::invalid(format!("the schema is no JSON: {error}")))?;
-    check_value(&root)
+    check_value(&root, &mut Work::default())
 }
 
-/// The same, of a schema that was read.
+/// The same, of a schema that was read. `work`: of all schemas of its grammar.
 ///
 /// # Errors
 /// It is no schema, over a bound, or not supported.
-pub(crate) fn check_value(root: &Value) -> Result<Checked, GrammarError> {
+pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, GrammarError> {
     let mut walk = Walk {
         root,
+        work,
         nodes: 0,
         names: HashMap::new(),
         defs: Map::new(),
@@ -82,6 +84,7 @@ const PARTS_NODES: usize = 1024;
 
 struct Walk<'a> {
     root: &'a Value,
+    work: &'a mut Work,
     /// Schemas and values so far.
     nodes: usize,
     /// What references were called, by their pointers.
@@ -128,6 +131,7 @@ impl Walk<'_> {
             out.insert(name.clone(), checked);
         }
         self.take_together(&mut together, map, &mut out, path)?;
+        self.work.object(&out).and_then(|()| self.work.string(&out)).map_err(|error| error.at(path.as_str()))?;
         let applies = |name: &String| matches!(name.as_str(), "$ref" | "anyOf" | "oneOf");
         self.joined |= out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies));
         let schema = Value::Object(out);
@@ -194,7 +198,8 @@ impl Walk<'_> {
                 }
                 counted(value, place)
             }
-            (Keyword::Number, Value::Number(_)) | (Keyword::Exclusive, Value::Number(_) | Value::Bool(_)) => same,
+            (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => bound_of_numbers(number, place).and(same),
+            (Keyword::Exclusive, Value::Bool(_)) => same,
             (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
             (Keyword::Multiple, _) => self.multiple(value, place),
             (Keyword::Pattern, Value::String(pattern)) => pattern_bounds(pattern, place).map(|()| value.clone()),
@@ -218,6 +223,7 @@ impl Walk<'_> {
         self.multiple = (self.multiple / gcd(self.multiple, parts)).saturating_mul(parts);
         self.multiple_at = Some(place.clone());
         if exact && parts / unit <= max {
+            self.work.multiple(parts / unit).map_err(|error| error.at(place.as_str()))?;
             return Ok(value.clone());
         }
         let why =
@@ -310,6 +316,12 @@ fn says_nothing(known: Keyword, name: &str, value: &Value, place: &Path) -> Resu
         }
         (Keyword::Unsupported, _) | (Keyword::FalseOnly, Value::Bool(true)) => refused("keyword not supported"),
         (Keyword::FalseOnly, _) => Err(GrammarError::invalid("must be true or false").at(place.as_str())),
+        // What generators write of a double that has no bound.
+        (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => Ok(match (name, number.as_f64()) {
+            ("minimum", Some(number)) => number <= -f64::MAX,
+            ("maximum", Some(number)) => number >= f64::MAX,
+            _ => false,
+        }),
         // What old generators write at every schema.
         (Keyword::Identity, Value::String(id)) if place.depth() == 0 || id.starts_with('#') => Ok(true),
         (Keyword::Identity, _) => refused("keyword not supported below the root"),
@@ -357,6 +369,17 @@ fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
         Some(count) => Err(GrammarError::too_large(format!("{count}, at most {max}")).at(place.as_str())),
         None => Err(GrammarError::invalid(format!("must be a whole number from 0 to {max}")).at(place.as_str())),
     }
+}
+
+/// The compiler writes out all digits that a bound has, on both sides of its point.
+fn bound_of_numbers(number: &serde_json::Number, place: &Path) -> Result<(), GrammarError> {
+    let size = number.as_f64().unwrap_or_default().abs();
+    let (smallest, largest) = (limits::SCHEMA_NUMBER.min, limits::SCHEMA_NUMBER.max);
+    if size == 0.0 || limits::SCHEMA_NUMBER.contains(size) {
+        return Ok(());
+    }
+    let why = format!("{number}, in size from {smallest:e} to {largest:e}");
+    Err(GrammarError::too_large(why).at(place.as_str()))
 }
 
 fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {
