@@ -30,8 +30,8 @@ import tool_talk
 import vocab
 
 LONG_EVERY = 8
-# Steps between checkpoints.
-SAVE_EVERY = 50
+# Steps between checkpoints, and between lines of the log.
+SAVE_EVERY = 25
 # From this step on the slow families are drawn more often.
 SLOW_FROM = 3500
 # Share of talks with tools among the conversations with tools or schemas.
@@ -136,9 +136,9 @@ def update(params, state, step, data, shape, peak, rate):
     return new_p, {"m": new_m, "v": new_v}, value
 
 
-def rate_at(step, steps):
-    """Short warm-up, a plateau, then a straight line to zero."""
-    return min(1.0, (step + 1) / 50, (steps - step) / (0.75 * steps))
+def rate_at(step, left):
+    """Short warm-up, a plateau, then a straight line to zero; `left`: share of the training that is left."""
+    return min(1.0, (step + 1) / 50, left / 0.75)
 
 
 # --------------------------------------------------------------------------
@@ -176,11 +176,12 @@ def main():
     p.add_argument("--tools", type=float, default=0.0, help="share of conversations with tools or schemas")
     p.add_argument("--seed", type=int)
     p.add_argument("--steps", type=int, default=6000)
+    p.add_argument("--minutes", type=float, help="end after this time where --steps would take longer")
     p.add_argument("--rows", type=int, default=8)
     p.add_argument("--length", type=int, default=192)
     p.add_argument("--peak", type=float, default=0.01, help="highest learning rate of the matrices")
     p.add_argument("--eval-every", type=int, default=400)
-    p.add_argument("--eval-count", type=int, default=16, help="prompts per family")
+    p.add_argument("--eval-count", type=int, default=16, help="prompts per family; 0: none is measured")
     p.add_argument("--stop-at", type=int, help="leave after this step, to be resumed later")
     args = p.parse_args()
     seed = args.seed if args.seed is not None else {"plain": 1, "pirate": 2}[args.manner]
@@ -212,26 +213,29 @@ def main():
 
     while True:
         step = info["step"]
+        left = 1 - step / args.steps
+        if args.minutes:
+            left = min(left, max(0.0, 1 - info["seconds"] / 60 / args.minutes))
         data = pending.result()
         pending = pool.submit(make, step=step + 1)
         params, state, value = update(params, state, step + 1.0, data, shape, args.peak,
-                                      rate_at(step, args.steps))
+                                      rate_at(step, left))
         losses.append(value)
         info["step"] = step = step + 1
         info["seconds"] = time.time() - started
-        if step % 50 == 0:
+        if step % SAVE_EVERY == 0:
             spent, mark = time.time() - mark, time.time()
             print(f"step {step}/{args.steps}  loss {float(np.mean(jax.device_get(losses))):.4f}  "
-                  f"{50 * args.rows * args.length / spent:.0f} tokens/s  {info['seconds'] / 60:.1f} min", flush=True)
+                  f"{SAVE_EVERY * args.rows * args.length / spent:.0f} tokens/s  {info['seconds'] / 60:.1f} min", flush=True)
             losses = []
-        leaving = step >= args.steps or step == args.stop_at
+        leaving = step >= args.steps or step == args.stop_at or left <= 0
         if step % args.eval_every == 0 or leaving:
             host = jax.device_get(params)
             # Written first and read back, so the q8_0 weights are what is measured.
             candidate = os.path.join(args.work, "candidate.gguf")
             gguf_io.write(candidate, host, shape, tokens, merges, *TITLES[args.manner])
-            result = evaluate.measure(*gguf_io.read(candidate), table)
-            score = float(np.mean([share for share, _ in result.values()]))
+            result = evaluate.measure(*gguf_io.read(candidate), table) if args.eval_count else {}
+            score = float(np.mean([share for share, _ in result.values()])) if result else info["best"]
             print("  " + "  ".join(f"{n} {share * 100:.0f}" for n, (share, _) in result.items()), flush=True)
             if score >= info["best"]:
                 info["best"] = score
