@@ -9,7 +9,12 @@ import random
 import corpus
 import gguf_io
 import model
+import schemas
+import tool_talk
 import vocab
+
+# Tokens of an answer at most: two calls are the longest.
+ANSWER = 160
 
 
 def cases(manner="plain", count=100, seed=99):
@@ -42,10 +47,23 @@ def cases(manner="plain", count=100, seed=99):
     return out
 
 
+def tool_cases(count=100, seed=98):
+    """As `cases`: conversations with tools, and JSON by schemas."""
+    rng = random.Random(seed)
+    out = {}
+    for name in tool_talk.CASES:
+        talks = [tool_talk.case(rng, name) for _ in range(count)]
+        out[f"tools: {name}"] = [(talk[:-1], talk[-1][1]) for talk in talks]
+    for name, make in (("from a text", schemas.from_text), ("made up", schemas.made_up)):
+        turns = [make(rng, heldout=True) for _ in range(count)]
+        out[f"schema: {name}"] = [([("user", t.prompt)], t.answer) for t in turns]
+    return out
+
+
 def measure(params, shape, tok, table):
     """{family: (share right, [(messages, expected, got) for the wrong ones])}"""
     prompts = [vocab.prompt_ids(tok, messages) for rows in table.values() for messages, _ in rows]
-    answers = iter(model.generate(params, prompts, shape))
+    answers = iter(model.generate(params, prompts, shape, limit=ANSWER))
     result = {}
     for name, rows in table.items():
         wrong = []
@@ -76,8 +94,9 @@ def main():
             messages.append(("assistant", tok.decode(ids)))
             print(f"> {prompt}\n{messages[-1][1]}")
         return
+    table = cases(args.manner, args.count) | (tool_cases(args.count) if args.manner == "plain" else {})
     print("| family | accuracy |\n|---|---|")
-    for name, (share, wrong) in measure(params, shape, tok, cases(args.manner, args.count)).items():
+    for name, (share, wrong) in measure(params, shape, tok, table).items():
         print(f"| {name} | {share * 100:.1f} % |")
         for messages, expected, got in wrong[:args.show]:
             print(f"    {messages[-1][1]!r}: expected {expected!r}, got {got!r}")

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize, quantize
 
+import chat
 import vocab
 from model import Shape
 
@@ -57,7 +58,7 @@ def write(path, params, shape, tokens, merges, name, description):
     w.add_pad_token_id(vocab.PAD)
     w.add_add_bos_token(True)
     w.add_add_eos_token(False)
-    w.add_chat_template(vocab.CHAT_TEMPLATE)
+    w.add_chat_template(chat.CHAT_TEMPLATE)
 
     def matrix(tensor, value):
         w.add_tensor(f"{tensor}.weight", quantize(np.ascontiguousarray(value, np.float32), Q8), raw_dtype=Q8)

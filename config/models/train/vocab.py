@@ -1,15 +1,13 @@
-"""Vocabulary, special tokens and chat template, and how a conversation becomes ids.
-
-The template is the contract with the server: `render` spells out in Python what
-CHAT_TEMPLATE says in Jinja, and `check` proves that both agree.
-"""
+"""Vocabulary and special tokens, and how a conversation becomes ids."""
 
 import json
 import random
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import chat
 import corpus
+import tool_talk
 
 VOCAB_SIZE = 1024
 SPECIAL = ["<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|pad|>"]
@@ -21,20 +19,6 @@ ROLE_ID = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
 QWEN2_REGEX = (
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-CHAT_TEMPLATE = (
-    "{{- bos_token -}}"
-    "{%- for message in messages -%}"
-    "{%- if message['role'] == 'system' or message['role'] == 'developer' -%}"
-    "{{- '<|system|>' + (message['content'] or '') | trim + '<|end|>' -}}"
-    "{%- elif message['role'] == 'assistant' -%}"
-    "{{- '<|assistant|>' + (message['content'] or '') | trim + '<|end|>' -}}"
-    "{%- else -%}"
-    "{{- '<|user|>' + (message['content'] or '') | trim + '<|end|>' -}}"
-    "{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 
 
@@ -108,12 +92,18 @@ def check(tok, rounds=2000, seed=1):
     """Round-trips arbitrary UTF-8 and compares the Jinja template with `prompt_ids`."""
     import jinja2
     rng = random.Random(seed)
-    template = jinja2.Environment().from_string(CHAT_TEMPLATE)
-    for _ in range(rounds):
+    # As the server has it: blocks take their line, and JSON is that of Python.
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = chat.dumps
+    template = environment.from_string(chat.CHAT_TEMPLATE)
+    for number in range(rounds):
         text = "".join(chr(rng.choice((rng.randint(1, 0x7F), rng.randint(0x80, 0xD7FF), rng.randint(0xE000, 0x10FFFF))))
                        for _ in range(rng.randint(1, 30)))
         assert tok.decode(text_ids(tok, text), skip_special_tokens=False) == text, repr(text)
-        messages = corpus.conversation(rng)[:-1]
-        rendered = template.render(bos_token="<|bos|>", add_generation_prompt=True,
-                                   messages=[{"role": r, "content": t} for r, t in messages])
-        assert tok.encode(rendered, add_special_tokens=False).ids == prompt_ids(tok, messages), rendered
+        if number % 2:
+            tools, messages = tool_talk.talk(rng)
+        else:
+            tools, messages = None, [{"role": r, "content": t} for r, t in corpus.conversation(rng)]
+        messages = messages[:rng.randint(1, len(messages))]
+        rendered = template.render(bos_token="<|bos|>", add_generation_prompt=True, messages=messages, tools=tools)
+        assert tok.encode(rendered, add_special_tokens=False).ids == prompt_ids(tok, chat.spell(messages, tools or ())), rendered
