@@ -114,13 +114,13 @@ pub const SCHEMA_PATTERN_PROPERTIES: usize = 32;
 /// The largest `multipleOf` of a JSON schema, with its decimal point behind its last digit, and of joined schemas their least common one.
 pub const SCHEMA_MULTIPLE: u64 = 100_000;
 /// The multiples of all `multipleOf` of a grammar's JSON schemas together, counted as `SCHEMA_MULTIPLE` is.
-pub const SCHEMA_MULTIPLES: u64 = 200_000;
+pub const SCHEMA_MULTIPLES: u64 = 100_000;
 /// Sizes of a bound of numbers in a JSON schema, but for 0.
-pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e30 };
-/// Maximum names in `properties` and in `required` of one schema.
+pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e18 };
+/// Maximum names in `properties` or `required` of one schema; of several, the squares together are at most the square of this.
 pub const SCHEMA_NAMES: usize = 2000;
 /// Maximum strings of a grammar's JSON schemas whose length is bounded and that have a pattern or a format.
-pub const SCHEMA_MEASURED: usize = 32;
+pub const SCHEMA_MEASURED: usize = 128;
 /// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.
 pub const SCHEMA_COUNTED_PROPERTIES: usize = 512;
 /// The largest count that a grammar may ask for: of repetitions, items, properties or characters.

@@ -191,35 +191,38 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
         json!({ "properties": (0..count).map(each).collect::<serde_json::Map<_, _>>() })
     };
     assert!(read(&multiples(4, 0)).is_ok());
-    let why = "properties.p3.multipleOf: all multiples together, without their decimal points, are over 200000";
+    let why = "properties.p3.multipleOf: all multiples together, without their decimal points, are over 100000";
     refuses(&multiples(4, 1), why);
 
-    for (value, ok) in [(1e30, true), (1.1e30, false), (1e-30, true), (0.9e-30, false), (0.0, true)] {
-        for name in ["minimum", "exclusiveMaximum"] {
-            for value in [value, -value] {
-                assert_eq!(read(&json!({ (name): value })).is_ok(), ok, "{name} {value}");
-            }
-        }
+    for (value, ok) in [(1e18, true), (1.1e18, false), (1e-30, true), (0.9e-30, false), (0.0, true)] {
+        assert_eq!(read(&json!({ "minimum": value })).is_ok(), ok, "{value}");
+        assert_eq!(read(&json!({ "exclusiveMaximum": -value })).is_ok(), ok, "{value}");
     }
-    refuses(&json!({ "items": { "minimum": 1e308 } }), "items.minimum: 1e+308, in size from 1e-30 to 1e30");
+    refuses(&json!({ "items": { "minimum": 1e308 } }), "items.minimum: 1e+308, in size from 1e-30 to 1e18");
+    let far = json!({ "minimum": i64::MIN, "exclusiveMaximum": 1e30 });
+    let narrower =
+        json!({ "minimum": -1_000_000_000_000_000_000i64, "exclusiveMaximum": 1_000_000_000_000_000_000i64 });
+    assert_eq!(check(&far.to_string()).unwrap().schema, narrower);
     let unbounded = json!({ "minimum": -f64::MAX, "maximum": f64::MAX });
     assert_eq!(check(&unbounded.to_string()).unwrap().schema, json!({}), "as any double");
-    assert!(read(&json!({ "minimum": f64::MAX })).is_err());
 
     let named = |count: usize| (0..count).map(|n| format!("p{n}")).collect::<Vec<_>>();
     let properties = |count: usize| json!({ "properties": named(count).into_iter().map(|name| (name, json!(true))).collect::<serde_json::Map<_, _>>() });
     assert!(read(&properties(limits::SCHEMA_NAMES)).is_ok());
     assert!(read(&json!({ "required": named(limits::SCHEMA_NAMES) })).is_ok());
-    let why = "2001 names in its properties or required, at most 2000";
+    let why = "2001 names in its properties or required, at most 2000, and fewer where other schemas have many";
     refuses(&properties(limits::SCHEMA_NAMES + 1), why);
     refuses(&json!({ "items": { "required": named(limits::SCHEMA_NAMES + 1) } }), &format!("items: {why}"));
+    let several = |count: usize| json!({ "anyOf": [properties(1600), properties(count)] });
+    assert!(read(&several(1200)).is_ok(), "as much as one of 2000");
+    assert!(read(&several(1201)).unwrap_err().starts_with("anyOf[1]: 1201 names"));
 
     let measured = |count: usize| {
         let string = json!({ "type": "string", "format": "email", "maxLength": 100 });
         json!({ "properties": named(count).into_iter().map(|name| (name, string.clone())).collect::<serde_json::Map<_, _>>() })
     };
     assert!(read(&measured(limits::SCHEMA_MEASURED)).is_ok());
-    let why = "properties.p32: over 32 strings have a pattern or a format and a bound of their length";
+    let why = "properties.p99: over 128 strings have a pattern or a format and a bound of their length";
     refuses(&measured(limits::SCHEMA_MEASURED + 1), why);
 
     for name in ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"] {

@@ -198,7 +198,7 @@ impl Walk<'_> {
                 }
                 counted(value, place)
             }
-            (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => bound_of_numbers(number, place).and(same),
+            (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => bound_of_numbers(number, place),
             (Keyword::Exclusive, Value::Bool(_)) => same,
             (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
             (Keyword::Multiple, _) => self.multiple(value, place),
@@ -371,12 +371,17 @@ fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
     }
 }
 
-/// The compiler writes out all digits that a bound has, on both sides of its point.
-fn bound_of_numbers(number: &serde_json::Number, place: &Path) -> Result<(), GrammarError> {
-    let size = number.as_f64().unwrap_or_default().abs();
+/// The compiler writes out all digits that a bound has, on both sides of its point. One that is farther out than it can be becomes
+/// the farthest, which is narrower.
+fn bound_of_numbers(number: &serde_json::Number, place: &Path) -> Result<Value, GrammarError> {
+    let value = number.as_f64().unwrap_or_default();
     let (smallest, largest) = (limits::SCHEMA_NUMBER.min, limits::SCHEMA_NUMBER.max);
-    if size == 0.0 || limits::SCHEMA_NUMBER.contains(size) {
-        return Ok(());
+    let outward = if place.as_str().ends_with("inimum") { -1.0 } else { 1.0 };
+    if value * outward > largest {
+        return Ok(Value::from((largest * outward) as i64));
+    }
+    if value == 0.0 || limits::SCHEMA_NUMBER.contains(value.abs()) {
+        return Ok(Value::Number(number.clone()));
     }
     let why = format!("{number}, in size from {smallest:e} to {largest:e}");
     Err(GrammarError::too_large(why).at(place.as_str()))

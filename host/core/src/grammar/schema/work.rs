@@ -9,6 +9,8 @@ use crate::limits;
 pub(crate) struct Work {
     multiples: u64,
     measured: usize,
+    /// Squares.
+    names: u64,
 }
 
 impl Work {
@@ -21,12 +23,17 @@ impl Work {
     }
 
     /// A schema of objects. What the compiler does for each name grows with the number of names.
-    pub(super) fn object(&self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
+    pub(super) fn object(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
         let named = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
         let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
-        let (count, max) = (named.max(required), limits::SCHEMA_NAMES);
-        let why = || format!("{count} names in its properties or required, at most {max}");
-        if count > max { Err(GrammarError::too_large(why())) } else { Ok(()) }
+        let (count, max) = (named.max(required) as u64, limits::SCHEMA_NAMES as u64);
+        self.names += count * count;
+        let why = || {
+            format!(
+                "{count} names in its properties or required, at most {max}, and fewer where other schemas have many"
+            )
+        };
+        if self.names > max * max { Err(GrammarError::too_large(why())) } else { Ok(()) }
     }
 
     /// A schema of strings. The compiler looks for one of the length that the pattern has, through all of its states.
