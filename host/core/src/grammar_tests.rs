@@ -395,12 +395,11 @@ fn what_was_refused_is_not_compiled_again_and_what_is_examined_is_not_kept() {
     assert_eq!(store.compile(&bad).unwrap_err(), error);
     assert_eq!(store.matcher(&bad).unwrap_err(), error);
     let other = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![String::new(), n.to_string()] });
-    for n in 1..limits::GRAMMAR_VERDICTS {
+    for n in 1..=limits::GRAMMAR_VERDICTS {
         store.examine(&other(n)).unwrap_err();
     }
-    // Of the good one, too.
     assert!(!store.has(&bad) && store.has(&other(1)));
-    store.examine(&other(limits::GRAMMAR_VERDICTS)).unwrap_err();
+    store.examine(&other(limits::GRAMMAR_VERDICTS + 1)).unwrap_err();
     assert!(!store.has(&other(1)) && store.has(&other(2)));
 }
 

@@ -380,7 +380,8 @@ fn bound_of_numbers(number: &serde_json::Number, place: &Path) -> Result<Value, 
     if value * outward > largest {
         return Ok(Value::from((largest * outward) as i64));
     }
-    if value == 0.0 || limits::SCHEMA_NUMBER.contains(value.abs()) {
+    // What was read from JSON may be off by its last bit.
+    if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
         return Ok(Value::Number(number.clone()));
     }
     let why = format!("{number}, in size from {smallest:e} to {largest:e}");
