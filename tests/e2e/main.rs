@@ -16,6 +16,7 @@ mod compile;
 mod completions;
 mod contexts;
 mod contract;
+mod demo_tools;
 mod devices;
 mod embeddings;
 mod errors;
