@@ -219,8 +219,9 @@ fn schemas_are_followed_under_policies_that_shape_the_text() {
     assert!(server.answer("What is 3 plus 4?").contains('7'), "the server goes on");
 }
 
+/// Without words that the notations themselves need.
 #[test]
 fn calls_of_all_families_are_well_formed_under_policies_that_shape_the_text() {
-    let (asked, tally) = calls_of_families(|| under_policies(r#"["the", "tr", "2"]"#, r#"["st", "1"]"#));
+    let (asked, tally) = calls_of_families(|| under_policies(r#"["x", "z", "2"]"#, r#"["k", "1"]"#));
     tally.shows(asked, 5);
 }
