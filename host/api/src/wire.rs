@@ -19,6 +19,7 @@ pub(crate) mod lists;
 pub(crate) mod merge_patch;
 pub(crate) mod messages;
 pub(crate) mod metadata;
+pub(crate) mod names;
 pub(crate) mod nested;
 pub(crate) mod open_inference;
 pub(crate) mod params;

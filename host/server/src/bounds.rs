@@ -1,6 +1,7 @@
 //! Bounds of one model that a reload or an operator changes while it runs.
 use std::time::Duration;
 
+use camshaft_core::engine::ModelKind;
 use camshaft_core::jobs::BatchLimits;
 use camshaft_core::message::WorkerBounds;
 use camshaft_core::pool::Bounds;
@@ -10,6 +11,16 @@ use crate::config::{DurationValue, ModelConfig};
 /// Keys of the configuration for them.
 pub(crate) const KEYS: [&str; 5] =
     ["max-sequences", "max-tenant-sequences", "max-step-tokens", "batch-size", "batch-window"];
+
+/// Those for a model of this kind. `None`: one whose file is read by llama.cpp, and is not read yet.
+pub(crate) fn keys(kind: Option<ModelKind>) -> impl Iterator<Item = &'static str> {
+    let is_for = move |key: &&str| match kind {
+        None | Some(ModelKind::Generate) => key.starts_with("max-"),
+        Some(ModelKind::Embed) => *key == "max-step-tokens",
+        Some(ModelKind::Predict) => key.starts_with("batch-"),
+    };
+    KEYS.into_iter().filter(is_for)
+}
 
 /// What a model runs at once and computes together, below what its memory has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

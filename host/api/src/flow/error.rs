@@ -13,6 +13,7 @@ use crate::flow::budget::NoRoom;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+use crate::wire::names::Names;
 
 /// `Retry-After` of a loading or draining server, in seconds.
 const LIFE_CYCLE_RETRY: u8 = 5;
@@ -22,9 +23,6 @@ const LIFE_CYCLE_RETRY: u8 = 5;
 pub(crate) enum FlowError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// By the translation of the client's body, which knows the client's own names of fields.
-    #[error(transparent)]
-    Translation(RequestError),
     #[error("model is required where several are served: {}", listed(models))]
     ModelRequired { models: Vec<String> },
     /// `models`: those that the caller may use.
@@ -116,7 +114,7 @@ pub(crate) enum FlowError {
     Answer(#[source] axum::Error),
     /// `names`: the client's own, of fields that have others where the request is served.
     #[error("{source}")]
-    Renamed { source: Box<Self>, names: &'static [(&'static str, &'static str)] },
+    Renamed { source: Box<Self>, names: Names },
 }
 
 fn does(kind: ModelKind) -> &'static str {
@@ -194,9 +192,10 @@ impl FlowError {
     }
 
     /// The same error, with fields as the client has them.
-    pub(crate) fn renamed(self, names: &'static [(&'static str, &'static str)]) -> Self {
+    pub(crate) fn renamed(self, names: Names) -> Self {
         match self {
-            Self::Translation(_) => self,
+            // Not for the client: what failed is tried again.
+            Self::NotInline | Self::Asleep(_) => self,
             error => Self::Renamed { source: Box::new(error), names },
         }
     }
@@ -206,7 +205,7 @@ impl FlowError {
         let text = || self.to_string();
         let model = || Some("model".to_owned());
         match self {
-            Self::Request(error) | Self::Translation(error) => error.answer(),
+            Self::Request(error) => error.answer(),
             Self::ModelRequired { .. } | Self::WrongKind { .. } | Self::NoText(_) | Self::NoneOfKind(_) => {
                 Answer::invalid(text()).param(model())
             }

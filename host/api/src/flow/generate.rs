@@ -8,7 +8,7 @@ use crate::flow::error::FlowError;
 use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::flow::validate::{self, Draft, Validated};
+use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
 use crate::wire::error::RequestError;
 use crate::wire::json::{self, Body};
@@ -55,14 +55,37 @@ pub(crate) async fn respond_to<T: Send + 'static>(
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     let read = move |context: ParseContext<'_>, text: &str| {
-        let Translated { body, kept, kept_bytes } = translate(context, text).map_err(FlowError::Translation)?;
-        let request = Checked { request: parse(endpoint, context, &body)?, answered };
-        Ok((validate::run(context, body, request)?.map(|checked| checked.request), kept, kept_bytes))
+        let Translated { body, kept, kept_bytes, names } = translate(context, text)?;
+        let of_fields = names.of_fields();
+        let accepted = accept(context, body, (endpoint, answered)).map_err(|error| error.renamed(names))?;
+        Ok((accepted, (kept, kept_bytes), of_fields))
     };
-    let (mut accepted, kept, kept_bytes) = incoming.read(from_header, read).await?;
+    let (mut accepted, (kept, kept_bytes), names) = incoming.read(from_header, read).await?;
     drop(span);
-    let request = &mut accepted.request;
-    request.settings.timeout = request.settings.timeout.or(from_header);
+    let settings = &mut accepted.request.settings;
+    settings.timeout = settings.timeout.or(from_header);
+    let prompt_tokens = accepted.request.prompt_tokens();
+    let response = begin(incoming, accepted, kept_bytes).await.map_err(|error| error.renamed(names))?;
+    Ok(Begun { response, kept, kept_bytes, prompt_tokens })
+}
+
+/// Parses a body, and asks the validators.
+fn accept(
+    context: ParseContext<'_>,
+    body: Body,
+    (endpoint, answered): (Endpoint, Answered),
+) -> Result<Accepted<GenerationRequest>, FlowError> {
+    let request = Checked { request: parse(endpoint, context, &body)?, answered };
+    Ok(validate::run(context, body, request)?.map(|checked| checked.request))
+}
+
+/// Reserves and submits a request, and begins its response. `kept_bytes`: of what its translation needs.
+async fn begin(
+    mut incoming: Incoming,
+    accepted: Accepted<GenerationRequest>,
+    kept_bytes: usize,
+) -> Result<Response, FlowError> {
+    let request = &accepted.request;
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
     let (tokens, prompt_tokens) = (request.max_total_tokens(), request.prompt_tokens());
     incoming.reserve(Demand { choices, tokens, read: prompt_tokens })?;
@@ -75,11 +98,10 @@ pub(crate) async fn respond_to<T: Send + 'static>(
     request.settings.session.iter().for_each(|session| exchange.set_session(session));
     let running = RunningChoices::submit(&api, &caller, &accepted, exchange.clone(), grant)?;
     let request = accepted.request;
-    let response = match request.settings.stream {
-        true => stream::respond(running, request, exchange, share).await?,
-        false => unary::respond(running, request, share).await?,
-    };
-    Ok(Begun { response, kept, kept_bytes, prompt_tokens })
+    match request.settings.stream {
+        true => stream::respond(running, request, exchange, share).await,
+        false => unary::respond(running, request, share).await,
+    }
 }
 
 /// # Errors

@@ -2,7 +2,7 @@
 //! what its chat template takes of a conversation with tools.
 use std::sync::Arc;
 
-use camshaft_core::family::description::{Family, TemplateUse, ThinkingState};
+use camshaft_core::family::description::{CallIds, Described, Family, TemplateUse, ThinkingState};
 use camshaft_core::family::detect::detect;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::ids::Token;
@@ -14,7 +14,7 @@ use crate::flow::backend::TextModel;
 use crate::wire::messages::{Message, Role, ToolCall};
 use crate::wire::tools::WantedTools;
 
-/// Length of the ids of calls that Mistral's templates demand, in letters and digits.
+/// Length of ids of [`CallIds::NineAlphanumeric`].
 const SHORT_ID: usize = 9;
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -73,20 +73,17 @@ impl Notation {
 
     /// A new id of a call.
     pub(crate) fn call_id(&self) -> String {
-        if self.has_short_ids() {
-            return letters(rand::random::<[u8; SHORT_ID]>());
+        match self.family.call_ids {
+            CallIds::NineAlphanumeric => letters(rand::random::<[u8; SHORT_ID]>()),
+            CallIds::Any => format!("call_{}", letters(rand::random::<[u8; 24]>())),
         }
-        format!("call_{}", letters(rand::random::<[u8; 24]>()))
-    }
-
-    fn has_short_ids(&self) -> bool {
-        matches!(self.family.name, "mistral" | "mistral-v11")
     }
 
     /// What the chat template takes.
     pub(crate) fn written(&self, mut messages: Vec<Message>, wanted: &WantedTools) -> Written {
-        if self.has_short_ids() {
-            messages.iter_mut().for_each(shorten_ids);
+        match self.family.call_ids {
+            CallIds::NineAlphanumeric => messages.iter_mut().for_each(shorten_ids),
+            CallIds::Any => {}
         }
         match self.family.template {
             TemplateUse::ArgumentsAsObject => {}
@@ -95,13 +92,16 @@ impl Notation {
                     call.function.arguments = Value::String(call.function.arguments.to_string());
                 }
             }
-            TemplateUse::NoTools => return Written { messages: self.as_text(messages, wanted), tools: Vec::new() },
+            TemplateUse::NoTools { described_in } => {
+                let messages = self.described(self.as_text(messages, wanted), wanted, described_in);
+                return Written { messages, tools: Vec::new() };
+            }
         }
         Written { messages, tools: wanted.shown.clone() }
     }
 
-    /// For a template that knows no tools: the system's message describes them, calls are text of the assistant's, and results are
-    /// the user's, those of one turn in one message.
+    /// For a template that knows no tools: calls are text of the assistant's, and results are the user's, those of one turn in one
+    /// message.
     fn as_text(&self, messages: Vec<Message>, wanted: &WantedTools) -> Vec<Message> {
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         let mut after_result = false;
@@ -126,18 +126,23 @@ impl Notation {
             }
             after_result = is_result;
         }
-        if !wanted.tools.callable().is_empty() {
-            let text = instructions(self.family, &wanted.tools);
-            match out.first_mut() {
-                Some(first) if first.role == Role::System => first.content = format!("{}\n\n{text}", first.content),
-                // Its templates put a system's message before the user's, or refuse one.
-                Some(first) if self.family.name == "gemma" && first.role == Role::User => {
-                    first.content = format!("{text}\n\n{}", first.content);
-                }
-                _ => out.insert(0, Message::new(Role::System, text)),
-            }
-        }
         out
+    }
+
+    /// Adds a description of the tools.
+    fn described(&self, mut messages: Vec<Message>, wanted: &WantedTools, place: Described) -> Vec<Message> {
+        if wanted.tools.callable().is_empty() {
+            return messages;
+        }
+        let text = instructions(self.family, &wanted.tools);
+        match messages.first_mut() {
+            Some(first) if first.role == Role::System => first.content = format!("{}\n\n{text}", first.content),
+            Some(first) if place == Described::FirstUser && first.role == Role::User => {
+                first.content = format!("{text}\n\n{}", first.content);
+            }
+            _ => messages.insert(0, Message::new(Role::System, text)),
+        }
+        messages
     }
 
     fn calls_as_text(&self, calls: &[ToolCall], wanted: &WantedTools) -> String {
@@ -240,12 +245,19 @@ mod tests {
 
     #[test]
     fn ids_are_such_as_the_template_demands_and_still_belong_together() {
-        let messages = notation("mistral").written(talk(), &wanted(&["f"])).messages;
-        let ids: Vec<&str> = messages[1].tool_calls.iter().map(|call| call.id.as_str()).collect();
-        assert!(ids[0].len() == SHORT_ID && ids[0] != "call_1", "{ids:?}");
-        assert_eq!(ids[1], "abcDEF123");
-        assert_eq!(messages[2].tool_call_id.as_deref(), Some(ids[0]));
-        assert_eq!(notation("mistral").call_id().len(), SHORT_ID);
+        for family in ["mistral", "mistral-v11"] {
+            let own = notation(family).call_id();
+            assert!(own.len() == SHORT_ID && own != notation(family).call_id(), "{own}");
+            let mut talk = talk();
+            talk[1].tool_calls[1].id.clone_from(&own);
+            talk[3].tool_call_id = Some(own.clone());
+            let messages = notation(family).written(talk, &wanted(&["f"])).messages;
+            let ids: Vec<&str> = messages[1].tool_calls.iter().map(|call| call.id.as_str()).collect();
+            assert!(ids[0].len() == SHORT_ID && ids[0] != "call_1", "{ids:?}");
+            assert_eq!(ids[1], own, "as it was given");
+            assert_eq!(messages[2].tool_call_id.as_deref(), Some(ids[0]));
+            assert_eq!(messages[3].tool_call_id.as_deref(), Some(ids[1]));
+        }
         let own = notation("hermes").call_id();
         assert!(own.len() == 29 && own.starts_with("call_") && own != notation("hermes").call_id(), "{own}");
     }

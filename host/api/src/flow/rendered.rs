@@ -10,9 +10,10 @@ use crate::flow::error::{FlowError, TokenCount};
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
 use crate::flow::prompt::Rendered;
-use crate::wire::dialect::{self, Dialect};
+use crate::wire::dialect;
 use crate::wire::json::{self, Body};
 use crate::wire::params;
+use crate::wire::translated::Translated;
 use crate::wire::types::known;
 
 /// What an id takes: as a number, and as text in the answer.
@@ -52,21 +53,16 @@ pub(crate) async fn template(mut incoming: Incoming) -> Result<Response, FlowErr
 /// The number of tokens of a prompt that Anthropic's API asks for.
 ///
 /// # Errors
-/// As [`template`].
-pub(crate) async fn count_tokens(incoming: Incoming) -> Result<Response, FlowError> {
-    count(incoming).await.map_err(|error| error.renamed(Dialect::Messages.names()))
-}
-
-async fn count(mut incoming: Incoming) -> Result<Response, FlowError> {
+/// As [`template`], with fields as the client has them.
+pub(crate) async fn count_tokens(mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     // While it is translated, both are there.
     incoming.share.grow(json::parsed_bytes(&incoming.text))?;
     let read = |context: ParseContext<'_>, text: &str| {
-        let chat = json::parse(text).and_then(|body| {
-            context.known(&body.fields(), &known::COUNT_TOKENS);
-            dialect::counted_chat(body)
-        });
-        render(context, &chat.map_err(FlowError::Translation)?)
+        let body = json::parse(text)?;
+        context.known(&body.fields(), &known::COUNT_TOKENS);
+        let Translated { body, names, .. } = dialect::counted_chat(body)?;
+        render(context, &body).map_err(|error| error.renamed(names))
     };
     let Rendered { tokens, .. } = incoming.read(from_header, read).await?;
     incoming.spend(tokens.len() as u64)?;

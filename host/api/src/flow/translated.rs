@@ -30,11 +30,7 @@ pub(crate) fn endpoint(dialect: Dialect) -> Endpoint {
 
 /// # Errors
 /// As a chat's or a completion's, with fields as the client has them.
-pub(crate) async fn respond(dialect: Dialect, incoming: Incoming) -> Result<Response, FlowError> {
-    serve(dialect, incoming).await.map_err(|error| error.renamed(dialect.names()))
-}
-
-async fn serve(dialect: Dialect, mut incoming: Incoming) -> Result<Response, FlowError> {
+pub(crate) async fn respond(dialect: Dialect, mut incoming: Incoming) -> Result<Response, FlowError> {
     // While it is translated, both are there.
     incoming.share.grow(json::parsed_bytes(&incoming.text))?;
     let share = incoming.api.budget.share(&incoming.caller.principal.tenant);

@@ -1,5 +1,4 @@
 //! `/admin/models/{id}/adapters`: the LoRA adapters of a model, which operators load and unload while it is served.
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -19,7 +18,10 @@ use crate::flow::catalog::Entry;
 use crate::flow::error::FlowError;
 use crate::flow::life::AdapterRefusal;
 use crate::http::error::ApiError;
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+use crate::wire::fields::wrong_type;
+use crate::wire::taken::Taken;
 
 /// Bytes of a body.
 const BODY_BYTES: usize = 16 << 10;
@@ -55,15 +57,6 @@ impl AdapterEntry {
     }
 }
 
-/// What is to be loaded.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    id: String,
-    path: PathBuf,
-    scale: Option<f32>,
-}
-
 /// Lists a model's adapters.
 ///
 /// # Errors
@@ -89,8 +82,7 @@ pub(crate) async fn load(
 ) -> Result<(StatusCode, Json<AdapterEntry>), ApiError> {
     let Path(model) = id?;
     let adapters = of(&api, &model)?;
-    let Wanted { id, path, scale } = wanted(body).await?;
-    let wanted = WantedAdapter { id, path, scale: scale.unwrap_or(1.0) };
+    let wanted = wanted(body).await?;
     let (loading, of) = (api.clone(), model.clone());
     let adapter = asked(move || loading.life.load_adapter(&of, &adapters, &wanted)).await?;
     tracing::info!(model, adapter = adapter.id, digest = %adapter.digest, "an operator loaded an adapter");
@@ -133,12 +125,32 @@ async fn asked<T: Send + 'static>(
     })
 }
 
-async fn wanted(body: Body) -> Result<Wanted, ApiError> {
+/// What is to be loaded.
+async fn wanted(body: Body) -> Result<WantedAdapter, ApiError> {
     let read = timeout(BODY_TIME, Limited::new(body, BODY_BYTES).collect()).await;
     let read = read.map_err(|_| FlowError::from(RequestError::BodyTimeout))?;
     let bytes = read.map_err(|error| match error.is::<LengthLimitError>() {
         true => RequestError::BodyTooLarge { limit: BODY_BYTES },
         false => RequestError::BodyBroken(axum::Error::new(error)),
     })?;
-    Ok(serde_json::from_slice(&bytes.to_bytes()).map_err(RequestError::Json)?)
+    Ok(adapter_of(&bytes.to_bytes())?)
+}
+
+fn adapter_of(body: &[u8]) -> Result<WantedAdapter, RequestError> {
+    let Value::Object(map) = serde_json::from_slice(body).map_err(RequestError::Json)? else {
+        return Err(RequestError::NotAnObject);
+    };
+    let mut fields = Taken::of_body(map);
+    let (id, path) = (fields.required_text("id")?, fields.required_text("path")?.into());
+    let scale = match fields.take("scale") {
+        None => 1.0,
+        Some(value) => value.as_f64().ok_or_else(|| wrong_type("scale", "a number", &value))? as f32,
+    };
+    match fields.rest().keys().next() {
+        None => Ok(WantedAdapter { id, path, scale }),
+        Some(other) => {
+            let message = format!("{:?} is no field of an adapter, which has id, path and scale", Shown(other));
+            Err(RequestError::field(Shown(other).to_string(), message))
+        }
+    }
 }

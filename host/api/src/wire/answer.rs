@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use camshaft_core::quota::Standings;
 use serde::Serialize;
 
+use crate::wire::names::Names;
 use crate::wire::{echo, quota_headers};
 
 pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -127,20 +128,16 @@ impl Answer {
         self
     }
 
-    /// Names the field as the client has it, by the first of `names` that fits: a field, or what is within it.
-    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+    /// Names the field as the client has it, with its whole path.
+    pub(crate) fn renamed(mut self, names: &Names) -> Self {
         let object = &mut self.object;
-        let Some(param) = &object.param else { return self };
-        let is_in = |name: &str| {
-            let rest = param.strip_prefix(name);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        if let Some((_, own)) = names.iter().find(|(name, _)| is_in(name)) {
+        if let Some(param) = &object.param
+            && let Some(own) = names.own(param)
+        {
             if let Some(rest) = object.message.strip_prefix(param.as_str()) {
                 object.message = format!("{own}{rest}");
             }
-            // Drops the rest of the path: the client's field has other members.
-            object.param = Some((*own).to_owned());
+            object.param = Some(own);
         }
         self
     }

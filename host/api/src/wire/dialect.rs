@@ -53,15 +53,6 @@ impl Dialect {
         })
     }
 
-    /// What the fields are called here that the endpoint which serves the request knows by other names.
-    pub(crate) fn names(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Responses => responses::NAMES,
-            Self::Messages => messages::NAMES,
-            Self::Native(_) => native::NAMES,
-        }
-    }
-
     /// The fields that a request may have.
     pub(crate) fn known(self) -> &'static Known {
         match self {
@@ -76,7 +67,7 @@ impl Dialect {
 ///
 /// # Errors
 /// 400 that names the field, as the client has it.
-pub(crate) fn counted_chat(body: Body) -> Result<Body, RequestError> {
+pub(crate) fn counted_chat(body: Body) -> Result<Translated<()>, RequestError> {
     messages::counted(body)
 }
 

@@ -124,7 +124,34 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, RequestError> {
         let max = limits::MESSAGES;
         return Err(RequestError::field("messages", format!("messages may hold at most {max}, got {}", list.len())));
     }
-    list.iter().enumerate().map(|(i, value)| message(value, &format!("messages[{i}]"))).collect()
+    let one = |(i, value)| message(value, &format!("messages[{i}]"));
+    let messages = list.iter().enumerate().map(one).collect::<Result<Vec<_>, RequestError>>()?;
+    check_results(&messages)?;
+    Ok(messages)
+}
+
+/// Checks that every result of a tool follows the assistant's message with its call, with nothing but other results between them, as
+/// OpenAI demands it. (Calls without a result are fine here.)
+fn check_results(messages: &[Message]) -> Result<(), RequestError> {
+    let mut calls: &[ToolCall] = &[];
+    for (i, message) in messages.iter().enumerate() {
+        let Some(id) = &message.tool_call_id else {
+            calls = &message.tool_calls;
+            continue;
+        };
+        if calls.is_empty() {
+            let path = format!("messages[{i}].role");
+            let message = format!("{path}: the result of a tool must follow the assistant's message that calls it");
+            return Err(RequestError::field(path, message));
+        }
+        if calls.iter().all(|call| call.id != *id) {
+            let path = format!("messages[{i}].tool_call_id");
+            let message =
+                format!("{path} must be the id of a call in the assistant's message before it, got {:?}", Shown(id));
+            return Err(RequestError::field(path, message));
+        }
+    }
+    Ok(())
 }
 
 fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
@@ -290,6 +317,35 @@ mod tests {
             {"role": "tool", "content": "9", "tool_call_id": "c1", "name": "f"},
         ]);
         assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn regression_a_result_answers_a_call_of_the_assistants_message_before_it() {
+        let user = json!({"role": "user", "content": "hi"});
+        let said = json!({"role": "assistant", "content": "so", "tool_calls": []});
+        let called = |ids: &[&str]| {
+            let call = |id: &&str| json!({"id": id, "function": {"name": "f", "arguments": ""}});
+            json!({"role": "assistant", "tool_calls": ids.iter().map(call).collect::<Vec<_>>()})
+        };
+        let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "9"});
+        for fine in [
+            json!([user, called(&["a", "b"]), result("b"), result("a"), said, user]),
+            json!([called(&["a"]), result("a"), called(&["a"]), result("a"), result("a")]),
+            // Nothing is said of calls without a result.
+            json!([called(&["a", "b"]), result("a"), user, called(&["c"])]),
+        ] {
+            assert!(parse(&fine).is_ok(), "{fine}");
+        }
+        check_param(&json!([user, result("a")]), "messages[1].role");
+        check_param(&json!([result("a")]), "messages[0].role");
+        check_param(&json!([said, result("a")]), "messages[1].role");
+        check_param(&json!([called(&["a"]), result("a"), user, result("a")]), "messages[3].role");
+        check_param(&json!([called(&["a"]), result("a"), said, result("a")]), "messages[3].role");
+        check_param(&json!([called(&["a", "b"]), result("b"), result("c")]), "messages[2].tool_call_id");
+        check_param(&json!([called(&["a"]), result("a"), called(&["b"]), result("a")]), "messages[3].tool_call_id");
+        check_param(&json!([called(&["a"]), result("")]), "messages[1].tool_call_id");
+        let long = parse(&json!([called(&["a"]), result(&"x".repeat(10_000))])).unwrap_err().to_string();
+        assert!(long.len() < 400, "{}", long.len());
     }
 
     #[test]

@@ -105,6 +105,11 @@ fn choice(fields: &Fields<'_>) -> Result<ToolChoice, RequestError> {
                     return Err(RequestError::field(allowed.path("mode"), message));
                 }
             };
+            if names.is_empty() {
+                let path = allowed.path("tools");
+                let message = format!("{path} must hold at least one tool; for no calls at all, {CHOICE} is none");
+                return Err(RequestError::field(path, message));
+            }
             Ok(ToolChoice::Allowed { names, required })
         }
         other => {
@@ -233,6 +238,9 @@ mod tests {
         check(&allowed(json!({})), "tool_choice.allowed_tools.tools");
         check(&allowed(json!({"tools": [1]})), "tool_choice.allowed_tools.tools[0]");
         check(&allowed(json!({"tools": [], "mode": "must"})), "tool_choice.allowed_tools.mode");
+        for mode in ["auto", "required"] {
+            check(&allowed(json!({"tools": [], "mode": mode})), "tool_choice.allowed_tools.tools");
+        }
         check(&json!({"tool_choice": "required"}), "tool_choice");
         check(&json!({"tools": [function("a")], "parallel_tool_calls": 1}), "parallel_tool_calls");
     }

@@ -3,6 +3,7 @@ use serde_json::{Map, Value};
 
 use crate::wire::error::RequestError;
 use crate::wire::json::{self, Body};
+use crate::wire::names::Names;
 use crate::wire::taken::Taken;
 use crate::wire::types::refused::RefusedFields;
 
@@ -13,18 +14,20 @@ pub(crate) struct Translated<T> {
     pub(crate) kept: T,
     /// What is kept takes this much memory.
     pub(crate) kept_bytes: usize,
+    pub(crate) names: Names,
 }
 
 impl<T> Translated<T> {
     pub(crate) fn map<U>(self, kept: impl FnOnce(T) -> U) -> Translated<U> {
-        Translated { body: self.body, kept: kept(self.kept), kept_bytes: self.kept_bytes }
+        let Self { body, kept: before, kept_bytes, names } = self;
+        Translated { body, kept: kept(before), kept_bytes, names }
     }
 }
 
 impl Translated<()> {
     /// A body that its own endpoint reads.
     pub(crate) fn own(body: Body) -> Self {
-        Self { body, kept: (), kept_bytes: 0 }
+        Self { body, kept: (), kept_bytes: 0, names: Names::default() }
     }
 }
 

@@ -211,8 +211,12 @@ async fn what_cannot_be_loaded_is_refused_by_what_is_wrong() {
         (json!({"id": "n".repeat(257), "path": "x"}), 400, "invalid_request_error - id"),
         (json!({"id": "a", "path": "x", "scale": 100.5}), 400, "invalid_request_error - scale"),
         (json!({"id": "a", "path": ".x"}), 400, "invalid_request_error - path"),
-        (json!({"id": "a", "path": "x", "weight": 1}), 400, "invalid_request_error invalid_json -"),
-        (json!({"id": "a"}), 400, "invalid_request_error invalid_json -"),
+        (json!({"id": "a", "path": "x", "scale": "1"}), 400, "invalid_request_error - scale"),
+        (json!({"id": "a", "path": "x", "weight": 1}), 400, "invalid_request_error - weight"),
+        (json!({"id": "a"}), 400, "invalid_request_error - path"),
+        (json!({"id": 1, "path": "x"}), 400, "invalid_request_error - id"),
+        (json!({}), 400, "invalid_request_error - id"),
+        (json!([]), 400, "invalid_request_error invalid_json -"),
         (padded(16_385), 413, "invalid_request_error request_too_large -"),
     ] {
         let reply = server.order("POST", ADAPTERS, &body.to_string()).await;

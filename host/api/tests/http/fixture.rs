@@ -193,33 +193,16 @@ impl Server {
         Self::assembled(rules, pool, NoControl(Reloaded::default), (models, Arc::default(), Arc::new(FixedModels)))
     }
 
+    /// As [`Server::scripted`], with a model of this family.
+    pub(crate) fn of_family(family: &str, script: impl Fn(&Start) -> Vec<Step> + Send + 'static) -> Self {
+        let pool = Pool::run(Box::new(script));
+        let (models, hold) = models(family, &pool);
+        Self::assembled(Rules::default(), pool, NoControl(Reloaded::default), (models, hold, Arc::new(FixedModels)))
+    }
+
     fn controlled(rules: Rules, pool: Pool, control: NoControl, life: Arc<dyn ModelControl>) -> Self {
-        let hold = Arc::new(Hold::default());
-        let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
-        let sampling = ConfiguredSampling::default();
-        let health = ModelHealth::default();
-        health.worker().up();
         // Its template need not write tools: those of `generic` take more tokens than the context has.
-        let FamilyName(family) = "hermes".parse().unwrap();
-        let model = |id: &str| Model {
-            id: id.into(),
-            naming: Naming::of(id),
-            health: health.clone(),
-            created: 1_700_000_000,
-            backend: Backend::Generate(GenerateBackend {
-                sampling: if id == "demo" { sampling.clone() } else { Default::default() },
-                adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
-                family: (id == "demo").then_some(family),
-                grammars: Arc::new(GrammarStore::new(info().vocabulary)),
-                text: TextModel {
-                    info: ModelInfo { infill: (id != "demo").then_some(INFILL), ..info() },
-                    tokenizer: Arc::new(Bytes { hold: hold.clone() }),
-                },
-                pool: pool.sender.clone(),
-                accepts: Arc::new(AtomicBool::new(true)),
-            }),
-        };
-        let models = vec![model("demo"), model("org/secret")];
+        let (models, hold) = models("hermes", &pool);
         Self::assembled(rules, pool, control, (models, hold, life))
     }
 
@@ -289,6 +272,35 @@ impl Server {
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.map_or(0.0, |value| value.parse().unwrap())
     }
+}
+
+/// The models that tests ask for, with this pool, and what holds up their tokenizers. `family`: of `demo`.
+fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
+    let hold = Arc::new(Hold::default());
+    let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
+    let sampling = ConfiguredSampling::default();
+    let health = ModelHealth::default();
+    health.worker().up();
+    let FamilyName(family) = family.parse().unwrap();
+    let model = |id: &str| Model {
+        id: id.into(),
+        naming: Naming::of(id),
+        health: health.clone(),
+        created: 1_700_000_000,
+        backend: Backend::Generate(GenerateBackend {
+            sampling: if id == "demo" { sampling.clone() } else { Default::default() },
+            adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
+            family: (id == "demo").then_some(family),
+            grammars: Arc::new(GrammarStore::new(info().vocabulary)),
+            text: TextModel {
+                info: ModelInfo { infill: (id != "demo").then_some(INFILL), ..info() },
+                tokenizer: Arc::new(Bytes { hold: hold.clone() }),
+            },
+            pool: pool.sender.clone(),
+            accepts: Arc::new(AtomicBool::new(true)),
+        }),
+    };
+    (vec![model("demo"), model("org/secret")], hold)
 }
 
 /// Whatever is answered is of the type that describes it, and has nothing that the type does not know.

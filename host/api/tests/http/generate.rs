@@ -89,6 +89,22 @@ async fn refuses_what_a_completion_refuses() {
 }
 
 #[tokio::test]
+async fn regression_errors_name_tokens_where_the_prompt_is_tokens() {
+    let server = Server::new();
+    let check = async |body: Value, expected: (&str, &str)| {
+        let (shape, message) = server.post("/v1/generate", body).await.error(400);
+        assert_eq!(shape, expected.0, "{message}");
+        assert!(message.starts_with(expected.1), "{message}");
+    };
+    let unknown = ("invalid_request_error - tokens[1]", "tokens[1] must be between 0 and 257, got 300");
+    check(json!({"model": "demo", "tokens": [97, 300]}), unknown).await;
+    let long = ("invalid_request_error context_length_exceeded tokens", "the prompt is too long");
+    check(json!({"model": "demo", "tokens": vec![97; CONTEXT as usize]}), long).await;
+    let long = ("invalid_request_error context_length_exceeded prompt", "the prompt is too long");
+    check(json!({"model": "demo", "prompt": "a".repeat(CONTEXT as usize)}), long).await;
+}
+
+#[tokio::test]
 async fn renders_a_chat_without_answering_it() {
     let server = Server::new();
     let render = |content: &str| {

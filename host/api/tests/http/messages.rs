@@ -137,6 +137,37 @@ async fn regression_a_refusal_of_the_translators_names_the_clients_field_once() 
 }
 
 #[tokio::test]
+async fn regression_errors_have_the_whole_path_in_the_clients_body() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    let check = async |more: Value, expected: &str| {
+        let (_, message) = Server::new().message(more).await.anthropic_error(400);
+        assert!(message.starts_with(expected), "{message}");
+    };
+    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}});
+    check(format, "output_config.format.schema.properties.a.uniqueItems: ").await;
+    let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}},
+        {"name": "g", "strict": true, "input_schema": schema}]});
+    check(tools, "tools[1].input_schema.properties.a.uniqueItems: ").await;
+    let described = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}, "description": 3}]});
+    check(described, "tools[0].description must be a string, got 3").await;
+    let stop = json!({"stop_sequences": ["a", 3]});
+    check(stop, "stop_sequences must be a string or a list of strings, got 3").await;
+    // Messages of a chat are counted otherwise: the system's is one, and each result.
+    let called = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {}}]});
+    let results = json!({"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "t1", "content": "1"},
+        {"type": "tool_result", "tool_use_id": "t2", "content": "2"}]});
+    let user = json!({"role": "user", "content": "hi"});
+    let talk = json!({"system": "s", "messages": [user, called, results.clone()]});
+    check(talk, "messages[2].content[1].tool_use_id must be the id of a call").await;
+    let alone = json!({"messages": [results]});
+    check(alone.clone(), "messages[0].content[0].tool_use_id: the result of a tool must follow").await;
+    let counted = Server::new().post("/v1/messages/count_tokens", merged(json!({"model": "demo"}), alone)).await;
+    let (_, message) = counted.anthropic_error(400);
+    assert!(message.starts_with("messages[0].content[0].tool_use_id: "), "{message}");
+}
+
+#[tokio::test]
 async fn a_last_message_of_the_assistants_is_continued() {
     let prompt = |start: &Start| -> String {
         start.prompt.iter().filter(|token| token.0 < 256).map(|Token(byte)| *byte as u8 as char).collect()

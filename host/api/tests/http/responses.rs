@@ -119,6 +119,52 @@ async fn regression_a_refusal_of_the_translators_names_the_clients_field_once() 
 }
 
 #[tokio::test]
+async fn regression_errors_have_the_whole_path_in_the_clients_body() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    let check = async |more: Value, expected: &str| {
+        let (shape, message) = Server::new().respond(more).await.error(400);
+        assert_eq!(shape, format!("invalid_request_error - {expected}"), "{message}");
+        assert!(message.starts_with(expected), "{message}");
+    };
+    let format = json!({"text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}});
+    check(format, "text.format.schema.properties.a.uniqueItems").await;
+    let named = json!({"text": {"format": {"type": "json_schema", "name": "n n", "schema": {}}}});
+    check(named, "text.format.name").await;
+    check(json!({"text": {"format": {"type": "json_schema", "name": "n"}}}), "text.format.schema").await;
+    let function = |name: &str| json!({"type": "function", "name": name, "strict": true, "parameters": schema});
+    let other = json!({"type": "function", "name": "f"});
+    check(json!({"tools": [other, function("g")]}), "tools[1].parameters.properties.a.uniqueItems").await;
+    let described = json!({"type": "function", "name": "f", "description": 3});
+    check(json!({"tools": [described]}), "tools[0].description").await;
+    let none = json!({"type": "allowed_tools", "mode": "auto", "tools": []});
+    check(json!({"tools": [other], "tool_choice": none}), "tool_choice.tools").await;
+    let mode = json!({"type": "allowed_tools", "mode": "must", "tools": [other]});
+    check(json!({"tools": [other], "tool_choice": mode}), "tool_choice.mode").await;
+    // Messages of a chat are counted otherwise: the instructions are one, and all that is said and called in a turn is another.
+    let call = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": arguments});
+    let result = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "1"});
+    let user = json!({"role": "user", "content": "hi"});
+    let input = |items: Value| json!({"instructions": "be brief", "input": items});
+    check(input(json!([user, call("a", "{}"), call("b", "[]")])), "input[2].arguments").await;
+    check(input(json!([call("a", "{}"), call("b", "{}"), result("b"), result("c")])), "input[3].call_id").await;
+    check(input(json!([user, result("a")])), "input[1].call_id").await;
+}
+
+#[tokio::test]
+async fn results_may_come_anywhere_after_their_calls() {
+    let server = Server::new();
+    let call = |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"});
+    let result = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": id});
+    let said = json!({"role": "assistant", "content": "so"});
+    let input = json!([call("a"), call("b"), said, result("b"), {"role": "user", "content": "and?"}, result("a")]);
+    let reply = server.respond(json!({"input": input})).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let prompt: String =
+        server.start().prompt.iter().filter(|token| token.0 < 256).map(|Token(byte)| *byte as u8 as char).collect();
+    assert_eq!(prompt, "[assistant]so[tool]b[tool]a[user]and?[assistant]");
+}
+
+#[tokio::test]
 async fn an_input_has_as_many_items_as_a_chat_has_messages_and_not_one_more() {
     let server = Server::new();
     server.api.set_limits(ApiLimits { body_bytes: 1 << 20, bodies_bytes: 1 << 30, ..LIMITS });

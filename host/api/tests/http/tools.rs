@@ -1,5 +1,6 @@
 //! Tools, thinking and formats of a chat: what the generation is held to, and what the answer is made of.
 use camshaft_core::grammar::GrammarSpec;
+use camshaft_core::ids::Token;
 use camshaft_core::message::{FinishReason, Start};
 use serde_json::{Value, json};
 
@@ -119,6 +120,59 @@ async fn calls_are_told_with_ids_and_arguments_whole_and_streamed() {
     let expected =
         json!({"role": "assistant", "content": "Let me see.", "refusal": null, "tool_calls": [add, call("now", "{}")]});
     check(both, FinishReason::Stop, with_tools, expected, "tool_calls").await;
+}
+
+#[tokio::test]
+async fn regression_ids_of_calls_are_the_servers_and_each_is_new() {
+    const OWN: &str = "aB3dE6gH9";
+    let text = "[TOOL_CALLS]add[CALL_ID]aB3dE6gH9[ARGS]{\"a\": 1}[TOOL_CALLS]now[CALL_ID]aB3dE6gH9[ARGS]{}";
+    let server = Server::of_family("mistral-v11", move |_| {
+        vec![Step::Started(0), Step::Text(text), Step::Finished(FinishReason::Stop, 9)]
+    });
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let with_tools = json!({"tools": tools()});
+        for (message, _) in [answered(&server, with_tools.clone()).await, streamed(&server, with_tools).await] {
+            let calls = message["tool_calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 2, "{message}");
+            ids.extend(calls.iter().map(|call| call["id"].as_str().unwrap().to_owned()));
+        }
+    }
+    let in_form = |id: &String| id.len() == OWN.len() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    assert!(ids.iter().all(|id| in_form(id) && id != OWN), "{ids:?}");
+    let count = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "{ids:?}");
+}
+
+#[tokio::test]
+async fn regression_a_result_without_its_call_is_refused() {
+    let server = Server::new();
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}});
+    let check = async |result: Value, expected: &str| {
+        let user = json!({"role": "user", "content": "hi"});
+        let messages = json!([user, {"role": "assistant", "tool_calls": [call]}, result]);
+        let (shape, message) = server.chat(json!({"messages": messages})).await.error(400);
+        assert_eq!(shape, format!("invalid_request_error - {expected}"), "{message}");
+    };
+    check(json!({"role": "tool", "tool_call_id": "c2", "content": "3"}), "messages[2].tool_call_id").await;
+    check(json!({"role": "tool", "content": "3"}), "messages[2].tool_call_id").await;
+    let alone = json!([{"role": "tool", "tool_call_id": "c1", "content": "3"}]);
+    let (shape, _) = server.chat(json!({"messages": alone})).await.error(400);
+    assert_eq!(shape, "invalid_request_error - messages[0].role");
+}
+
+#[tokio::test]
+async fn a_format_beside_a_text_that_goes_on_is_of_the_continuation_alone() {
+    let server = Server::new();
+    let begun = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "[1, "}]);
+    let more = json!({"messages": begun, "continue_final_message": true, "guided_regex": "[0-9]+\\]"});
+    assert_eq!(server.chat(more).await.status, 200);
+    let start = server.start();
+    let expected = GrammarSpec::Regex { pattern: "[0-9]+\\]".to_owned() };
+    assert_eq!(start.grammar.map(|grammar| grammar.spec().clone()), Some(expected));
+    assert_eq!(start.prompt.last(), Some(&Token(u32::from(b' '))), "the prompt ends with the text");
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ pub struct Family {
     /// Control tokens that end a turn with calls, besides the model's end of text.
     pub stops: &'static [&'static str],
     pub template: TemplateUse,
+    pub call_ids: CallIds,
 }
 
 /// How a family thinks before it answers.
@@ -96,9 +97,28 @@ pub enum TemplateUse {
     ArgumentsAsObject,
     /// Tools, and in earlier messages calls whose `function.arguments` is JSON text.
     ArgumentsAsText,
-    /// No tools. They are described by [`crate::family::instructions::instructions`] in the system message, and earlier
-    /// calls are written into the assistant's text ([`Family::written`]).
-    NoTools,
+    /// No tools. They are described by [`crate::family::instructions::instructions`] in a message, and earlier calls are written
+    /// into the assistant's text ([`Family::written`]).
+    NoTools { described_in: Described },
+}
+
+/// The message that describes tools to a template that takes none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Described {
+    /// The system's, which is added to a conversation without one.
+    System,
+    /// The system's where there is one, else the user's that begins the conversation: the templates put the system's before that one, or
+    /// refuse a system's message.
+    FirstUser,
+}
+
+/// The ids of calls that a family's chat templates take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallIds {
+    /// Any, or they are not shown to the model.
+    Any,
+    /// Nine ASCII letters and digits.
+    NineAlphanumeric,
 }
 
 /// Where an answer stands with respect to thinking when generation begins.

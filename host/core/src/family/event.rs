@@ -7,7 +7,8 @@ pub enum Event {
     Content(String),
     /// Text of the model's thinking.
     Reasoning(String),
-    /// A call begins. Calls are counted from 0. `id`: the identifier that the model gave before its arguments.
+    /// A call begins. Calls are counted from 0. `id`: the identifier that the model gave before its arguments, which another of its
+    /// answers may give again.
     ToolCallBegin { index: usize, name: String, id: Option<String> },
     /// More of the arguments of the call that began last: JSON text.
     ToolArguments { index: usize, delta: String },

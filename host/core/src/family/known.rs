@@ -1,5 +1,5 @@
 //! The families, as their models' chat templates and model cards describe them.
-use crate::family::description::{Calls, Channels, Family, Form, Keys, TemplateUse, Thinking};
+use crate::family::description::{CallIds, Calls, Channels, Described, Family, Form, Keys, TemplateUse, Thinking};
 
 /// All families. More specific families come first.
 pub(crate) const FAMILIES: &[&Family] = &[
@@ -33,6 +33,7 @@ const FAMILY: Family = Family {
     special: &[],
     stops: &[],
     template: TemplateUse::ArgumentsAsObject,
+    call_ids: CallIds::Any,
 };
 const CALLS: Calls = Calls {
     open: "",
@@ -156,6 +157,7 @@ static MISTRAL_V11: Family = Family {
         ..CALLS
     },
     special: &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"],
+    call_ids: CallIds::NineAlphanumeric,
     ..FAMILY
 };
 
@@ -165,6 +167,7 @@ static MISTRAL: Family = Family {
     thinking: Some(Thinking { begin: "[THINK]", end: "[/THINK]", repeats: false }),
     calls: Calls { open: "[TOOL_CALLS]", begins: &[""], form: Form::List(ARGUMENTS), separator: ", ", ..CALLS },
     special: &["[TOOL_CALLS]", "[THINK]", "[/THINK]"],
+    call_ids: CallIds::NineAlphanumeric,
     ..FAMILY
 };
 
@@ -235,7 +238,7 @@ static GEMMA: Family = Family {
         separator: "\n",
         ..CALLS
     },
-    template: TemplateUse::NoTools,
+    template: TemplateUse::NoTools { described_in: Described::FirstUser },
     ..FAMILY
 };
 
@@ -245,7 +248,7 @@ pub(crate) static GENERIC: Family = Family {
     thinking: Some(THINK),
     calls: TAGGED,
     special: HERMES_TOKENS,
-    template: TemplateUse::NoTools,
+    template: TemplateUse::NoTools { described_in: Described::System },
     ..FAMILY
 };
 

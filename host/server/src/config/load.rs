@@ -123,7 +123,10 @@ impl Sources {
 
     fn read(&self, file: Option<&str>) -> Result<(Config, Node), ConfigError> {
         let keys = Keys::new();
-        checked(self.merged(file, &keys)?, &keys)
+        let (config, tree) = checked(self.merged(file, &keys)?, &keys)?;
+        // An order describes one model, beside others.
+        let wrong = validate::fallbacks(&config.live.model);
+        if wrong.is_empty() { Ok((config, tree)) } else { Err(ConfigError::values(wrong, &tree)) }
     }
 
     fn merged(&self, file: Option<&str>, keys: &Keys) -> Result<Node, ConfigError> {

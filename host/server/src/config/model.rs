@@ -289,6 +289,13 @@ impl ModelConfig {
         }
     }
 
+    /// A model of which nothing is said.
+    pub(crate) fn usual() -> Self {
+        let mut usual = Self::default();
+        usual.complete();
+        usual
+    }
+
     /// Fills in what follows from other keys.
     pub(super) fn complete(&mut self) {
         if self.id.is_empty() {

@@ -185,6 +185,14 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nkind = \"embed\"\n[[model.adapter]]\npath = \"x.gguf\"", "model.0.adapter is only"),
         ("[[model]]\nkind = \"predict\"\n[[model.adapter]]\npath = \"x.gguf\"", "model.0.adapter is only"),
         ("[[model]]\nadapter = \"x.gguf\"", "[[model.0.adapter]]"),
+        (
+            "[[model]]\nid = \"a\"\nfallback = \"c\"\n[[model]]\nid = \"b@1\"\naliases = [\"d\"]",
+            "model.0.fallback must be the name of another model (b, b@1, d), got \"c\"",
+        ),
+        (
+            "[[model]]\nid = \"a\"\nfallback = \"c\"",
+            "model.0.fallback must be the name of another model (there is no other)",
+        ),
         ("[[model]]\n[[model.adapter]]\nid = \"a\"", "model.0.adapter.0.path must be set"),
         ("[[model]]\n[[model.adapter]]\nid = \"a:b\"\npath = \"x\"", "model.0.adapter.0.id must have"),
         ("[[model]]\n[[model.adapter]]\npath = \"a\\u0000b\"", "model.0.adapter.0.path must be a path without NUL"),

@@ -1,4 +1,5 @@
 //! What must hold between the values of a configuration that is well-formed.
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 
 use camshaft_api::is_adapter_name;
@@ -16,6 +17,9 @@ use super::telling;
 use super::tree::{Node, Source as Origin};
 use super::whole::Config;
 
+/// Names of models in an error, at most.
+const SHOWN_NAMES: usize = 10;
+
 /// Everything that is wrong. `tree` tells what was set from what is a default.
 pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     let mut wrong = Vec::new();
@@ -24,6 +28,22 @@ pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     for (i, model) in config.live.model.iter().enumerate() {
         let earlier = &config.live.model[..i];
         one_model(model, earlier, &mut |key, why| wrong.push(Wrong::new(format!("model.{i}.{key}"), why)));
+    }
+    wrong
+}
+
+/// Fallbacks that are none of the models.
+pub(super) fn fallbacks(models: &[ModelConfig]) -> Vec<Wrong> {
+    let names = |model: &ModelConfig| [model.id.clone(), model.naming().name].into_iter().chain(model.aliases.clone());
+    let known: BTreeSet<String> = models.iter().flat_map(names).collect();
+    let mut wrong = Vec::new();
+    for (i, model) in models.iter().enumerate() {
+        let Some(fallback) = model.fallback.as_ref().filter(|fallback| !known.contains(*fallback)) else { continue };
+        let own: BTreeSet<String> = names(model).collect();
+        let others: Vec<&str> = known.difference(&own).map(String::as_str).take(SHOWN_NAMES).collect();
+        let others = if others.is_empty() { "there is no other".to_owned() } else { others.join(", ") };
+        let why = format!("must be the name of another model ({others}), got {fallback:?}");
+        wrong.push(Wrong::new(format!("model.{i}.fallback"), why));
     }
     wrong
 }

@@ -192,9 +192,13 @@ impl Resident {
     /// # Errors
     /// A setting is none of such a model, which could not be loaded again, or there is too little memory for it.
     pub(super) fn reconfigure(&mut self, config: ModelConfig, promised: &Mutex<Promised>) -> Result<(), String> {
-        if let Some(kind) = self.kind.or(config.expected_kind()) {
-            models::settings_fit(&config, kind).map_err(|error| error.to_string())?;
-        }
+        let fits = |kind| models::settings_fit(&config, kind);
+        let fit = match self.kind.or(config.expected_kind()) {
+            Some(kind) => fits(kind),
+            // What its file turns out to be is one of these.
+            None => fits(ModelKind::Generate).or_else(|_| fits(ModelKind::Embed)),
+        };
+        fit.map_err(|error| error.to_string())?;
         if let Some(hold) = &mut self.held {
             let bytes = hold.bytes_with(&self.config, &config);
             let mut promised = promised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -294,7 +298,7 @@ impl Resident {
             last_error: self.last_error.clone(),
             operation: self.operation.clone(),
             draining: self.draining.len(),
-            limits: super::settings::limits(&self.config),
+            limits: super::settings::limits(&self.config, self.kind.or(self.config.expected_kind())),
             settings: super::settings::set(&self.config),
         }
     }

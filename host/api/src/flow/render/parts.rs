@@ -106,9 +106,10 @@ impl PartReader {
                     parts.extend(self.take_gap().map(Part::Content));
                     parts.push(Part::Reasoning(text));
                 }
-                Event::ToolCallBegin { index, name, id } => {
+                // The model's own id is left out: clients that join several conversations want each id once.
+                Event::ToolCallBegin { index, name, id: _ } => {
                     self.take_gap();
-                    let id = id.unwrap_or_else(|| request.call_id());
+                    let id = request.call_id();
                     parts.push(Part::Call { index, id, name });
                 }
                 Event::ToolArguments { index, delta } => parts.push(Part::Arguments { index, text: delta }),

@@ -10,14 +10,15 @@ use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
 use crate::wire::json::Body;
 use crate::wire::lists::{IdLists, Lists};
+use crate::wire::names::{Names, Paths};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
 use crate::wire::taken::Taken;
 use crate::wire::translated::{Translated, refuse};
 use crate::wire::types::generate::REFUSED;
 
-/// What the completion endpoint calls the fields of this one. Its errors name `prompt` for tokens, too.
-pub(super) const NAMES: &[(&str, &str)] = &[];
+/// What the completion endpoint calls the fields of a request whose prompt is `tokens`.
+const OF_TOKENS: &Paths = &[("prompt", "tokens")];
 /// What the name of an answer begins with.
 const ID: &str = "gen-";
 const NDJSON: &str = "application/x-ndjson";
@@ -82,6 +83,7 @@ impl Native {
         let mut fields = Taken::of_body(map);
         refuse(&fields, REFUSED)?;
         let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unspecified);
+        let paths = if fields.has("tokens") { OF_TOKENS } else { &[] };
         let (prompt, lists) = prompt(&mut fields, lists)?;
         if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
             return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
@@ -97,7 +99,8 @@ impl Native {
             body.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
         let kept_bytes = told.as_ref().map_or(0, String::len);
-        Ok(Translated { body: Body::of_parts(body, lists), kept: Self { stream, framing, session: told }, kept_bytes })
+        let (body, kept) = (Body::of_parts(body, lists), Self { stream, framing, session: told });
+        Ok(Translated { body, kept, kept_bytes, names: Names::new(paths, Vec::new()) })
     }
 
     pub(super) fn content_type(&self) -> Option<&'static str> {

@@ -5,6 +5,7 @@ use crate::wire::conversation::{Conversation, object};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
+use crate::wire::names::Place;
 use crate::wire::taken::Taken;
 
 /// Adds `system`, a text or a list of text blocks.
@@ -39,12 +40,14 @@ pub(super) fn read(messages: Vec<Value>, conversation: &mut Conversation) -> Res
     for (i, message) in messages.into_iter().enumerate() {
         left -= 1;
         let mut message = Taken::of(message, &format!("messages[{i}]"))?;
+        let at = Place::item(i);
+        conversation.read_at(at);
         let (role, path) = (message.required_text("role")?, message.path("content"));
         let content = message.take("content").ok_or_else(|| message.missing("content"))?;
         match role.as_str() {
-            "user" => of_user(content, &path, conversation)?,
+            "user" => of_user(content, (&path, at), conversation)?,
             "assistant" => {
-                let is_text = of_assistant(content, &path, conversation)?;
+                let is_text = of_assistant(content, (&path, at), conversation)?;
                 conversation.end_turn();
                 if left == 0 && !is_text {
                     let why = "must be a text and nothing else, because the answer continues the last message";
@@ -67,9 +70,9 @@ pub(super) fn read(messages: Vec<Value>, conversation: &mut Conversation) -> Res
     Ok(ending)
 }
 
-fn of_user(content: Value, path: &str, conversation: &mut Conversation) -> Result<(), RequestError> {
+fn of_user(content: Value, (path, at): (&str, Place), conversation: &mut Conversation) -> Result<(), RequestError> {
     let mut said = Vec::new();
-    for block in blocks(content, path)? {
+    for (part, block) in blocks(content, path)?.enumerate() {
         let mut block = block?;
         match block.required_text("type")?.as_str() {
             "text" => said.push(block.required_text("text")?),
@@ -82,7 +85,9 @@ fn of_user(content: Value, path: &str, conversation: &mut Conversation) -> Resul
                 block.flag("is_error")?;
                 let path = block.path("content");
                 let text = block.take("content").map(|content| texts(content, &path)).transpose()?;
+                conversation.read_at(at.part(part));
                 conversation.result(call, text.unwrap_or_default().concat());
+                conversation.read_at(at);
             }
             other => return Err(unsupported(&block, other)),
         }
@@ -94,11 +99,15 @@ fn of_user(content: Value, path: &str, conversation: &mut Conversation) -> Resul
 }
 
 /// Whether it is a text that is not blank, and nothing else.
-fn of_assistant(content: Value, path: &str, conversation: &mut Conversation) -> Result<bool, RequestError> {
+fn of_assistant(
+    content: Value,
+    (path, at): (&str, Place),
+    conversation: &mut Conversation,
+) -> Result<bool, RequestError> {
     let mut said = Vec::new();
     let mut calls = Vec::new();
     let mut thought = false;
-    for block in blocks(content, path)? {
+    for (part, block) in blocks(content, path)?.enumerate() {
         let mut block = block?;
         match block.required_text("type")?.as_str() {
             "text" => said.push(block.required_text("text")?),
@@ -111,7 +120,7 @@ fn of_assistant(content: Value, path: &str, conversation: &mut Conversation) -> 
             "tool_use" => {
                 let (id, name) = (block.required_text("id")?, block.required_text("name")?);
                 let input = block.object("input")?.ok_or_else(|| block.missing("input"))?;
-                calls.push((id, name, Value::Object(input.rest()).to_string()));
+                calls.push((at.part(part), (id, name, Value::Object(input.rest()).to_string())));
             }
             other => return Err(unsupported(&block, other)),
         }
@@ -120,7 +129,10 @@ fn of_assistant(content: Value, path: &str, conversation: &mut Conversation) -> 
     if !said.is_empty() || calls.is_empty() {
         conversation.said(said, None);
     }
-    calls.into_iter().for_each(|(id, name, arguments)| conversation.called(id, name, arguments));
+    for (at, (id, name, arguments)) in calls {
+        conversation.read_at(at);
+        conversation.called(id, name, arguments);
+    }
     Ok(is_text)
 }
 

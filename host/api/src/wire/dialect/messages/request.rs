@@ -9,13 +9,15 @@ use crate::wire::echo::Shown;
 use crate::wire::effort;
 use crate::wire::error::RequestError;
 use crate::wire::json::Body;
+use crate::wire::names::Origin;
 use crate::wire::taken::Taken;
 use crate::wire::translated::refuse;
 use crate::wire::types::messages::REFUSED;
 
-/// The chat, and whether its answer is streamed.
+/// The chat, where its messages come from, and whether its answer is streamed.
 pub(super) struct Request {
     pub(super) chat: Map<String, Value>,
+    pub(super) origins: Vec<Origin>,
     pub(super) stream: bool,
 }
 
@@ -27,23 +29,23 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
         return Err(fields.missing("max_tokens"));
     }
     let stream = fields.flag("stream")?.unwrap_or(false);
-    let mut chat = translate(fields)?;
+    let (mut chat, origins) = translate(fields)?;
     if stream {
         chat.insert("stream".to_owned(), true.into());
         chat.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
-    Ok(Request { chat, stream })
+    Ok(Request { chat, origins, stream })
 }
 
 /// As [`read`], of a request to count the tokens of its prompt.
 ///
 /// # Errors
 /// 400 that names the field.
-pub(super) fn counted(body: Body) -> Result<Map<String, Value>, RequestError> {
+pub(super) fn counted(body: Body) -> Result<(Map<String, Value>, Vec<Origin>), RequestError> {
     translate(Taken::of_body(body.into_parts().0))
 }
 
-fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
+fn translate(mut fields: Taken) -> Result<(Map<String, Value>, Vec<Origin>), RequestError> {
     refuse(&fields, REFUSED)?;
     let mut conversation = Conversation::default();
     if let Some(system) = fields.take("system") {
@@ -52,7 +54,8 @@ fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
     let messages = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
     let ending = blocks::read(messages, &mut conversation)?;
     let mut chat = Map::new();
-    chat.insert("messages".to_owned(), conversation.messages().into());
+    let (messages, origins) = conversation.messages();
+    chat.insert("messages".to_owned(), messages.into());
     if ending == Ending::Begun {
         chat.insert("continue_final_message".to_owned(), true.into());
     }
@@ -71,7 +74,7 @@ fn translate(mut fields: Taken) -> Result<Map<String, Value>, RequestError> {
     read_thinking(&mut fields, &mut chat)?;
     let mut rest = fields.rest();
     rest.append(&mut chat);
-    Ok(rest)
+    Ok((rest, origins))
 }
 
 /// `output_config`: the format, and how much effort the model makes.

@@ -5,6 +5,7 @@ use crate::wire::conversation::Conversation;
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
+use crate::wire::names::Place;
 use crate::wire::taken::Taken;
 
 /// What is said of a list without items.
@@ -20,6 +21,7 @@ pub(super) fn read(input: Value, conversation: &mut Conversation) -> Result<(), 
         Value::String(text) => conversation.say("user", vec![text]),
         Value::Array(items) if !items.is_empty() => {
             for (i, item) in items.into_iter().enumerate() {
+                conversation.read_at(Place::item(i));
                 one(Taken::of(item, &format!("{PATH}[{i}]"))?, conversation)?;
             }
         }

@@ -9,13 +9,15 @@ use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
 use crate::wire::json::Body;
 use crate::wire::metadata;
+use crate::wire::names::Origin;
 use crate::wire::taken::Taken;
 use crate::wire::translated::refuse;
 use crate::wire::types::responses::{REFUSED, STATELESS};
 
-/// The chat, and what the answer repeats.
+/// The chat, where its messages come from, and what the answer repeats.
 pub(super) struct Request {
     pub(super) chat: Map<String, Value>,
+    pub(super) origins: Vec<Origin>,
     pub(super) echo: Map<String, Value>,
     pub(super) stream: bool,
     /// As the client has it, or empty.
@@ -45,7 +47,8 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
     echo.insert("instructions".to_owned(), instructions.clone().into());
     add_instructions(instructions, &mut conversation);
     items::read(fields.take("input").ok_or_else(|| fields.missing("input"))?, &mut conversation)?;
-    chat.insert("messages".to_owned(), conversation.messages().into());
+    let (messages, origins) = conversation.messages();
+    chat.insert("messages".to_owned(), messages.into());
     read_tools(&mut fields, &mut chat, &mut echo)?;
     read_text(&mut fields, &mut chat, &mut echo)?;
     read_reasoning(&mut fields, &mut chat, &mut echo)?;
@@ -59,7 +62,7 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
     let mut rest = fields.rest();
     rest.append(&mut chat);
     let model = rest.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok(Request { chat: rest, echo, stream, model })
+    Ok(Request { chat: rest, origins, echo, stream, model })
 }
 
 fn add_instructions(instructions: Option<String>, conversation: &mut Conversation) {

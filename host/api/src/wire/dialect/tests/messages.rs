@@ -131,7 +131,8 @@ fn what_is_not_served_is_refused_by_its_name() {
 fn counting_needs_no_bound_of_the_output() {
     let request = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "system": "s"});
     let body =
-        serde_json::to_value(counted_chat(crate::wire::json::parse(&request.to_string()).unwrap()).unwrap()).unwrap();
+        serde_json::to_value(counted_chat(crate::wire::json::parse(&request.to_string()).unwrap()).unwrap().body)
+            .unwrap();
     assert_eq!(body["messages"].as_array().unwrap().len(), 2);
 }
 
