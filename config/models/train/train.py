@@ -1,8 +1,8 @@
 """Trains a demo model, from scratch or from a GGUF's weights, and writes it as a GGUF.
 
-    python train.py --work /tmp/demo --out ../demo.gguf
-    python train.py --work /tmp/pirate --out ../demo-pirate.gguf --manner pirate
-    python train.py --work /tmp/tools --out ../demo.gguf --from ../demo.gguf --tools 0.35 --peak 0.004
+    python train.py --work work/demo --out ../demo.gguf
+    python train.py --work work/pirate --out ../demo-pirate.gguf --manner pirate
+    python train.py --work work/tools --out ../demo.gguf --from ../demo.gguf --tools 0.35 --peak 0.005
 
 Batch number n is a function of (seed, n) alone, so a run cut off at a
 checkpoint and started again with the same command sees the same data. The

@@ -119,6 +119,9 @@ pub const SCHEMA_MULTIPLES: u64 = 100_000;
 pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e18 };
 /// Maximum names in `properties` or `required` of one schema; of several, the squares together are at most the square of this.
 pub const SCHEMA_NAMES: usize = 2000;
+/// Where schemas are joined (`allOf`, or keywords beside `$ref`, `anyOf` and `oneOf`): the square of all properties, times the schemas
+/// of all `anyOf` and `oneOf`.
+pub const SCHEMA_JOINED: u64 = 16_000_000;
 /// Maximum strings of a grammar's JSON schemas whose length is bounded and that have a pattern or a format.
 pub const SCHEMA_MEASURED: usize = 128;
 /// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.
@@ -152,10 +155,10 @@ pub const GRAMMAR_LEXER_STATES: usize = 20_000;
 /// Compiled grammars that a model keeps, and their bytes.
 pub const GRAMMARS: usize = 64;
 pub const GRAMMARS_BYTES: usize = 256 << 20;
-/// Bytes of the lexers of all grammars that a model uses, those of running generations too. Past it no lexer is used that has more than
-/// one part in so many of it: its generation goes on with a new one, and ends where that is soon as large.
+/// Bytes of the lexers of all grammars of a model, those of running generations too. Past it no new grammar is compiled, and a lexer is
+/// dropped that takes more than one `LEXER_SHARE`th of it: its generations go on with a new one, or end.
 pub const LEXERS_BYTES: usize = 512 << 20;
-pub const LEXER_PART: usize = 32;
+pub const LEXER_SHARE: usize = 32;
 /// Refusals and proofs of grammars that a model remembers, so that a grammar is not compiled again and again.
 pub const GRAMMAR_VERDICTS: usize = 1024;
 /// Maximum tokens that a grammar's certain text adds to one step of a sequence.

@@ -157,6 +157,7 @@ fn error() -> impl Strategy<Value = WorkerError> {
         Just(WorkerError::SamplersBusy),
         ".{0,12}".prop_map(|detail| WorkerError::FilterFault { detail }),
         Just(WorkerError::FiltersBusy),
+        ".{0,12}".prop_map(|detail| WorkerError::GrammarsBusy { detail }),
         ".{0,12}".prop_map(|detail| WorkerError::GrammarExhausted { detail }),
         (any::<u16>(), ".{0,12}", ".{0,12}", prop::option::of(".{0,12}")).prop_map(|(status, code, message, param)| {
             WorkerError::Declined(Box::new(Refusal { status, code, message, param }))

@@ -452,8 +452,8 @@ fn given_models_continues_the_story_of_stories260k() {
 #[test]
 fn continues_the_story_of_the_demo_model() {
     let text = continuation(&demo(), "<|user|>Tell me a short story.<|end|><|assistant|>", 80);
-    // What it saw depends on how numbers are rounded.
-    let expected = "Once upon a time there was a shy wolf named Mina who lived in a small village. One morning the wolf woke up early and saw a ";
-    let rest = " by the door. They set out together, but the path was lost in fog. So the wolf lit a small fire. At last the sun came out again.";
+    // Who it is depends on how numbers are rounded.
+    let expected = "Once upon a time there was a lazy ";
+    let rest = " named Mary who lived on a tiny island. One evening a whale came by with a broken clock. They set out together, but the wind blew the gate shut.";
     assert!(text.starts_with(expected) && text.contains(rest), "{text}");
 }

@@ -22,8 +22,17 @@ pub(crate) struct RefusedHeads<S> {
     stream: S,
     /// The most that a head may have.
     head_bytes: usize,
-    /// What is written in the place of such an answer, and how many bytes of it were.
-    instead: Option<(Vec<u8>, usize)>,
+    instead: Option<Instead>,
+}
+
+/// What is written in the place of hyper's own answer.
+#[derive(Debug)]
+struct Instead {
+    answer: Vec<u8>,
+    /// Bytes of it that are written.
+    sent: usize,
+    /// Bytes of hyper's answer.
+    replaced: usize,
 }
 
 impl<S> RefusedHeads<S> {
@@ -61,9 +70,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RefusedHeads<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.instead.is_none() {
-            this.instead = completed(buf, this.head_bytes).map(|answer| (answer, 0));
+            let answer = completed(buf, this.head_bytes);
+            this.instead = answer.map(|answer| Instead { answer, sent: 0, replaced: buf.len() });
         }
-        let Some((answer, sent)) = &mut this.instead else {
+        let Some(Instead { answer, sent, replaced }) = &mut this.instead else {
             return Pin::new(&mut this.stream).poll_write(cx, buf);
         };
         while *sent < answer.len() {
@@ -73,9 +83,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RefusedHeads<S> {
             }
             *sent += count;
         }
+        let replaced = *replaced;
         this.instead = None;
-        // All that hyper has given.
-        Poll::Ready(Ok(buf.len()))
+        Poll::Ready(Ok(replaced))
     }
 
     fn poll_write_vectored(

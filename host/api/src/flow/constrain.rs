@@ -129,12 +129,11 @@ impl Wish<'_> {
             };
             if let Some(WantedFormat { format, path }) = self.format {
                 let alone = Grammar::new(spec(format.clone()));
-                let verdict = with_store(context, served, &alone, |store| store.examine(&alone))?;
-                verdict.map_err(|error| refused(&error, path))?;
+                examine(context, served, &alone)?.map_err(|error| refused(&error, path))?;
             }
             let found = loop {
                 let Some(look) = looks.next() else { return Err(refused(&error, TOOLS)) };
-                let found = self.unsupported(context, served, (&tools, look))?;
+                let found = self.unsupported(context, served, &tools, look)?;
                 if !found.is_empty() {
                     break found;
                 }
@@ -151,14 +150,15 @@ impl Wish<'_> {
         &self,
         context: ParseContext<'_>,
         served: &Served,
-        (tools, look): (&Tools, Look),
+        tools: &Tools,
+        look: Look,
     ) -> Result<Vec<usize>, FlowError> {
         let mut unsupported = Vec::new();
         for (index, tool) in tools.callable().iter().enumerate() {
             let grammar = Grammar::new(GrammarSpec::JsonSchema { schema: Value::Object(tool.schema()).to_string() });
             let verdict = match look {
                 Look::Read => GrammarStore::read(&grammar),
-                Look::Compile => with_store(context, served, &grammar, |store| store.examine(&grammar))?,
+                Look::Compile => examine(context, served, &grammar)?,
             };
             let Err(error) = verdict else { continue };
             if tool.strict {
@@ -206,25 +206,38 @@ fn compile(
     spec: GrammarSpec,
 ) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
     let grammar = Arc::new(Grammar::new(spec));
-    let compiled = with_store(context, served, &grammar, |store| store.compile(&grammar))?;
-    Ok(compiled.map(|compiled| HeldGrammar { grammar, _compiled: compiled }))
+    let store = &served.generator()?.grammars;
+    may_compile(context, store.has(&grammar))?;
+    let compiled = now(store.compile(&grammar))?;
+    Ok(compiled.map(|compiled| HeldGrammar::new(grammar, compiled)))
 }
 
-/// What may compile a grammar. It is asked in a place where that may take its time.
-fn with_store<T>(
+/// Finds out whether a grammar can be compiled.
+fn examine(
     context: ParseContext<'_>,
     served: &Served,
     grammar: &Grammar,
-    ask: impl FnOnce(&GrammarStore) -> Result<T, GrammarError>,
-) -> Result<Result<T, GrammarError>, FlowError> {
+) -> Result<Result<(), GrammarError>, FlowError> {
     let store = &served.generator()?.grammars;
-    if context.aside.inline_places().is_some() && !store.has(grammar) {
+    may_compile(context, store.has_verdict(grammar))?;
+    now(store.examine(grammar))
+}
+
+/// # Errors
+/// It is not known what comes of it, and this is no place where that may take its time; or nobody waits any more.
+fn may_compile(context: ParseContext<'_>, known: bool) -> Result<(), FlowError> {
+    if context.aside.inline_places().is_some() && !known {
         return Err(FlowError::NotInline);
     }
-    context.check()?;
-    match ask(store) {
+    context.check()
+}
+
+/// # Errors
+/// There is no thread or memory for it now.
+fn now<T>(compiled: Result<T, GrammarError>) -> Result<Result<T, GrammarError>, FlowError> {
+    match compiled {
         Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
-        answer => Ok(answer),
+        compiled => Ok(compiled),
     }
 }
 

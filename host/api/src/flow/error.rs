@@ -290,7 +290,7 @@ fn worker_answer(error: &WorkerError) -> Answer {
             let answer = Answer::new(StatusCode::REQUEST_TIMEOUT, ErrorType::InvalidRequest, text());
             answer.code("slow_reader").retry(Retry::Never).rejection(Rejection::SlowReader)
         }
-        WorkerError::SamplersBusy | WorkerError::FiltersBusy => {
+        WorkerError::SamplersBusy | WorkerError::FiltersBusy | WorkerError::GrammarsBusy { .. } => {
             Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
         }
         WorkerError::Refused(_) => Answer::invalid(text()),
@@ -405,6 +405,7 @@ mod tests {
         check(WorkerError::PolicyFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
         check(WorkerError::FilterFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
         check(WorkerError::FiltersBusy, 503, Some("overloaded"), After(1));
+        check(WorkerError::GrammarsBusy { detail: "full".to_owned() }, 503, Some("overloaded"), After(1));
         let (code, message) = ("withheld".to_owned(), "not here".to_owned());
         let refusal = Refusal { status: 451, code, message, param: None };
         check(WorkerError::Declined(Box::new(refusal)), 451, Some("withheld"), Unspecified);

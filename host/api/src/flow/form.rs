@@ -28,7 +28,13 @@ pub(crate) struct AnswerForm {
 #[derive(Debug, Clone)]
 pub(crate) struct HeldGrammar {
     pub(crate) grammar: Arc<Grammar>,
-    pub(crate) _compiled: InUse,
+    _compiled: InUse,
+}
+
+impl HeldGrammar {
+    pub(crate) fn new(grammar: Arc<Grammar>, compiled: InUse) -> Self {
+        Self { grammar, _compiled: compiled }
+    }
 }
 
 /// What an answer may be made of.

@@ -45,7 +45,7 @@ pub(crate) enum ApiError {
     /// Over HTTP/1, whose parser does not say of which there are more.
     #[error("a request's head may have at most {head_bytes} bytes and {MAX_HEADERS} headers")]
     HeadTooLarge { head_bytes: usize },
-    #[error("the request's head is no head of HTTP/1.1")]
+    #[error("the request head is not valid HTTP/1.1")]
     UnreadableHead,
     #[error("{0}")]
     Host(&'static str),

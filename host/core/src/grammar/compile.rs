@@ -1,15 +1,14 @@
 //! Compiles a grammar for a vocabulary.
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{ParserFactory, TokenParser, regex_to_lark};
 use serde_json::map::Entry;
 use serde_json::{Value, json};
 
-use super::error::{GrammarError, GrammarFault, compiler_reason, shown};
+use super::error::{GrammarError, compiler_reason, shown};
 use super::guarded::{Guarded, ParserFault};
-use super::lexers::{LEXERS_FULL, LexerBytes, Lexers};
+use super::lexers::{LexerSize, Lexers};
 use super::pattern::check_pattern;
 use super::quoted::quoted;
 use super::schema::Checked;
@@ -22,6 +21,7 @@ use crate::vocabulary::Vocabulary;
 pub(super) struct Compiled {
     /// Never used, so that it has learned nothing and failed at nothing.
     pristine: TokenParser,
+    pristine_size: Arc<LexerSize>,
     /// The lexer that generations share; another one once it has learned much, or failed.
     shared: Mutex<Shared>,
     lexers: Arc<Lexers>,
@@ -32,21 +32,27 @@ pub(super) struct Compiled {
 
 struct Shared {
     parser: TokenParser,
-    bytes: Arc<LexerBytes>,
-    failed: bool,
+    size: Arc<LexerSize>,
 }
 
 impl Shared {
     fn new(pristine: &TokenParser, lexers: &Arc<Lexers>) -> Self {
-        Self { parser: pristine.deep_clone(), bytes: LexerBytes::new(lexers), failed: false }
+        let parser = pristine.deep_clone();
+        let size = LexerSize::new(lexers, lexer_size(&parser));
+        Self { parser, size }
+    }
+
+    fn parser(&self) -> Guarded {
+        Guarded::new(self.parser.clone(), self.size.clone())
     }
 }
 
 impl Compiled {
     /// # Errors
-    /// The grammar is not supported, over a bound, or nothing matches it.
+    /// The grammar is not supported, over a bound, or nothing matches it; or all grammars take too much memory.
     pub(super) fn new(
-        (factory, lexers): (&ParserFactory, &Arc<Lexers>),
+        factory: &ParserFactory,
+        lexers: &Arc<Lexers>,
         vocabulary: &Arc<Vocabulary>,
         spec: &GrammarSpec,
     ) -> Result<Self, GrammarError> {
@@ -56,8 +62,9 @@ impl Compiled {
         };
         pristine.start_without_prompt();
         let shared = Mutex::new(Shared::new(&pristine, lexers));
+        let pristine_size = LexerSize::new(lexers, lexer_size(&pristine));
         let (lexers, vocabulary, source_bytes) = (lexers.clone(), vocabulary.clone(), spec.text_bytes());
-        let compiled = Self { pristine, shared, lexers, vocabulary, source_bytes };
+        let compiled = Self { pristine, pristine_size, shared, lexers, vocabulary, source_bytes };
         let mut first = compiled.parser();
         let begins = first.is_accepting().and_then(|accepts| if accepts { Ok(()) } else { first.mask().map(drop) });
         match begins {
@@ -65,42 +72,47 @@ impl Compiled {
             Err(ParserFault::NoToken) => {
                 Err(GrammarError::invalid("no text that this model can write matches the grammar"))
             }
-            Err(ParserFault::Memory) => Err(GrammarError::new(GrammarFault::Busy, LEXERS_FULL)),
+            Err(ParserFault::Memory) => Err(GrammarError::no_memory()),
             Err(ParserFault::Failed(why)) => Err(GrammarError::too_large(compiler_reason(&why))),
         }
     }
 
     /// A parser at the beginning, which learns with the others.
     pub(super) fn parser(&self) -> Guarded {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.failed || learned(&shared.parser).is_none_or(|stats| stats.0 > limits::GRAMMAR_LEXER_STATES / 2) {
+        let mut shared = self.shared();
+        if shared.size.states() > limits::GRAMMAR_LEXER_STATES / 2 {
             *shared = Shared::new(&self.pristine, &self.lexers);
         }
-        Guarded::new(shared.parser.clone(), shared.bytes.clone())
+        shared.parser()
     }
 
     /// A parser at the beginning, which has a lexer to itself.
     pub(super) fn own_parser(&self) -> Guarded {
-        Guarded::new(self.pristine.deep_clone(), LexerBytes::new(&self.lexers))
+        Shared::new(&self.pristine, &self.lexers).parser()
     }
 
-    /// A parser failed, perhaps with the lexer that it shares.
-    pub(super) fn failed(&self) {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).failed = true;
+    /// A lexer is not to be used any more. If generations share it, they share a new one from now on.
+    pub(super) fn retire(&self, lexer: &Arc<LexerSize>) {
+        let mut shared = self.shared();
+        if Arc::ptr_eq(&shared.size, lexer) {
+            *shared = Shared::new(&self.pristine, &self.lexers);
+        }
     }
 
     /// Memory that it takes, about.
     pub(super) fn bytes(&self) -> usize {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let lexers = [&self.pristine, &shared.parser].map(|parser| learned(parser).map_or(0, |stats| stats.1));
-        2 * self.source_bytes + lexers.iter().sum::<usize>()
+        2 * self.source_bytes + self.pristine_size.bytes() + self.shared().size.bytes()
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// States of a parser's lexer, and their bytes. `None`: a generation failed while it used the lexer.
-fn learned(parser: &TokenParser) -> Option<(usize, usize)> {
-    let stats = llguidance::panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(parser.parser.lexer_stats())));
-    stats.ok().map(|stats| (stats.num_states, stats.num_bytes))
+/// States of the lexer of a parser that nobody has used yet, and their bytes.
+fn lexer_size(parser: &TokenParser) -> (usize, usize) {
+    let stats = parser.parser.lexer_stats();
+    (stats.num_states, stats.num_bytes)
 }
 
 /// What the compiler is to know of a JSON schema: between its parts a space may stand, a line break with an indent, or nothing. More

@@ -46,6 +46,10 @@ impl GrammarError {
         Self::new(GrammarFault::TooLarge, reason)
     }
 
+    pub(super) fn no_memory() -> Self {
+        Self::new(GrammarFault::Busy, "the grammars of all requests take too much memory")
+    }
+
     pub(super) fn new(fault: GrammarFault, reason: impl Into<String>) -> Self {
         Self { fault, path: String::new(), reason: reason.into() }
     }

@@ -6,13 +6,14 @@ use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
 use toktrie::{SimpleVob, TokEnv};
 
-use super::lexers::LexerBytes;
+use super::lexers::LexerSize;
+
 /// Why the parser did not do what was asked. It does nothing more after that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParserFault {
     /// No token of the vocabulary can follow.
     NoToken,
-    /// All grammars take too much memory, and this one more than its part.
+    /// All grammars take too much memory, and this one more than its share.
     Memory,
     Failed(String),
 }
@@ -21,13 +22,21 @@ pub(super) enum ParserFault {
 pub(super) struct Guarded {
     parser: TokenParser,
     /// Of the lexer that it uses.
-    lexer: Arc<LexerBytes>,
+    lexer: Arc<LexerSize>,
     fault: Option<ParserFault>,
 }
 
 impl Guarded {
-    pub(super) fn new(parser: TokenParser, lexer: Arc<LexerBytes>) -> Self {
+    pub(super) fn new(parser: TokenParser, lexer: Arc<LexerSize>) -> Self {
         Self { parser, lexer, fault: None }
+    }
+
+    pub(super) fn lexer(&self) -> &Arc<LexerSize> {
+        &self.lexer
+    }
+
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        self.fault == Some(ParserFault::Memory)
     }
 
     /// Whether the text is complete and nothing can follow.
@@ -40,11 +49,12 @@ impl Guarded {
     }
 
     pub(super) fn mask(&mut self) -> Result<SimpleVob, ParserFault> {
-        let (mask, bytes) = self.guard(|parser| {
+        let (mask, size) = self.guard(|parser| {
             let mask = parser.compute_mask().map_err(|error| error.to_string())?;
-            Ok((mask, parser.parser.lexer_stats().num_bytes))
+            let stats = parser.parser.lexer_stats();
+            Ok((mask, (stats.num_states, stats.num_bytes)))
         })?;
-        if self.lexer.take(bytes) {
+        if self.lexer.record(size) {
             self.fault = Some(ParserFault::Memory);
             return Err(ParserFault::Memory);
         }

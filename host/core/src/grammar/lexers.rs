@@ -1,44 +1,66 @@
 //! Counts the memory of the lexers that a model's grammars use, those of running generations too.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use crate::limits;
 
-/// Why a generation ends that learned too much.
-pub(super) const LEXERS_FULL: &str =
-    "the grammars of all generations take too much memory, and this one more than its part";
-
-/// Bytes of all lexers together.
-#[derive(Debug, Default)]
-pub(super) struct Lexers(AtomicUsize);
-
-/// One lexer's bytes, which count as long as a parser uses it.
+/// The bytes of all lexers together, and how many they may be.
 #[derive(Debug)]
-pub(super) struct LexerBytes {
+pub(super) struct Lexers {
+    bytes: AtomicI64,
+    most: usize,
+}
+
+impl Lexers {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicI64::new(0), most })
+    }
+
+    /// Whether they take too much.
+    pub(super) fn are_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) > self.most as i64
+    }
+
+    fn add(&self, bytes: i64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The size of one lexer, which counts as long as a parser uses it. To ask for it does not wait for who uses the lexer.
+#[derive(Debug)]
+pub(super) struct LexerSize {
     bytes: AtomicUsize,
+    states: AtomicUsize,
     all: Arc<Lexers>,
 }
 
-impl LexerBytes {
-    pub(super) fn new(all: &Arc<Lexers>) -> Arc<Self> {
-        Arc::new(Self { bytes: AtomicUsize::new(0), all: all.clone() })
+impl LexerSize {
+    pub(super) fn new(all: &Arc<Lexers>, (states, bytes): (usize, usize)) -> Arc<Self> {
+        all.add(bytes as i64);
+        Arc::new(Self { bytes: bytes.into(), states: states.into(), all: all.clone() })
     }
 
-    /// The lexer takes so many bytes now. Returns whether it must not be used any more: all take too much, and it takes more than its
-    /// part, so that those go that learned most.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn states(&self) -> usize {
+        self.states.load(Ordering::Relaxed)
+    }
+
+    /// Records the lexer's size. Returns whether it is to be dropped: all are over their bound, and it is over its share.
     #[must_use]
-    pub(super) fn take(&self, bytes: usize) -> bool {
+    pub(super) fn record(&self, (states, bytes): (usize, usize)) -> bool {
+        self.states.store(states, Ordering::Relaxed);
         let before = self.bytes.swap(bytes, Ordering::Relaxed);
-        // Wraps around where it becomes less, and back again.
-        let more = bytes.wrapping_sub(before);
-        let all = self.all.0.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-        all > limits::LEXERS_BYTES && bytes > limits::LEXERS_BYTES / limits::LEXER_PART
+        self.all.add(bytes as i64 - before as i64);
+        self.all.are_full() && bytes > self.all.most / limits::LEXER_SHARE
     }
 }
 
-impl Drop for LexerBytes {
+impl Drop for LexerSize {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+        self.all.add(-(*self.bytes.get_mut() as i64));
     }
 }
 
@@ -47,19 +69,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn past_the_bound_of_all_those_must_go_that_take_more_than_their_part() {
-        let all = Arc::<Lexers>::default();
-        let part = limits::LEXERS_BYTES / limits::LEXER_PART;
-        let lexers: Vec<_> = (0..limits::LEXER_PART).map(|_| LexerBytes::new(&all)).collect();
-        assert!(lexers.iter().all(|lexer| !lexer.take(part)), "all together at the bound");
-        let small = LexerBytes::new(&all);
-        assert!(!small.take(1), "one past it, and little");
-        assert!(!lexers[0].take(part), "its part");
-        assert!(lexers[0].take(part + 1), "one more");
+    fn past_the_bound_of_all_those_are_dropped_that_are_over_their_share() {
+        let (most, share) = (3200, 3200 / limits::LEXER_SHARE);
+        let all = Lexers::new(most);
+        let lexers: Vec<_> = (0..limits::LEXER_SHARE).map(|_| LexerSize::new(&all, (1, share))).collect();
+        assert!(!all.are_full() && lexers.iter().all(|lexer| !lexer.record((2, share))), "all together at the bound");
+        let small = LexerSize::new(&all, (0, 0));
+        assert!(!small.record((1, 1)) && all.are_full(), "one past it, and little");
+        assert!(!lexers[0].record((2, share)), "its share");
+        assert!(lexers[0].record((3, share + 1)), "one more");
+        assert_eq!((lexers[0].states(), lexers[0].bytes()), (3, share + 1));
         drop(small);
-        assert!(lexers[0].take(part + 1));
-        assert!(!lexers[0].take(part), "less again");
+        assert!(lexers[0].record((3, share + 1)));
+        assert!(!lexers[0].record((3, share)), "less again");
         drop(lexers);
-        assert_eq!(all.0.load(Ordering::Relaxed), 0);
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -8,7 +8,6 @@ use toktrie::SimpleVob;
 use super::compile::Compiled;
 use super::error::compiler_reason;
 use super::guarded::{Guarded, ParserFault};
-use super::lexers::LEXERS_FULL;
 use crate::ids::Token;
 use crate::limits;
 
@@ -21,6 +20,9 @@ pub enum MatcherError {
     /// A mask would take too much work.
     #[error("the grammar is too complex: {0}")]
     TooComplex(String),
+    /// The grammars of all generations take too much memory, and this one more than its share.
+    #[error("the grammars of all requests take too much memory")]
+    Memory,
     /// A token was taken that the mask does not have.
     #[error("the grammar does not allow token {0}")]
     NotAllowed(Token),
@@ -209,7 +211,7 @@ impl Matcher {
     fn compute_any(&mut self) -> Result<Mask, MatcherError> {
         match self.try_compute() {
             // The lexer that it shares may have learned too much from others.
-            Err(MatcherError::TooComplex(_)) => {
+            Err(MatcherError::TooComplex(_) | MatcherError::Memory) => {
                 self.rebuild();
                 self.try_compute()
             }
@@ -238,10 +240,10 @@ impl Matcher {
         Ok(Mask { bits, words: size.div_ceil(32), accepts, open })
     }
 
-    /// Begins anew with a lexer to itself, and takes all tokens again.
+    /// Begins anew and takes all tokens again: with a lexer to itself, or, where memory is short, with one that all share.
     fn rebuild(&mut self) {
-        self.compiled.failed();
-        self.inner = self.compiled.own_parser();
+        self.compiled.retire(self.inner.lexer());
+        self.inner = if self.inner.is_out_of_memory() { self.compiled.parser() } else { self.compiled.own_parser() };
         // What it took once, it takes again; if not, it says so when it is asked next.
         let _ = self.tokens.iter().try_for_each(|token| self.inner.take(*token));
     }
@@ -250,7 +252,7 @@ impl Matcher {
 fn too_complex(fault: ParserFault) -> MatcherError {
     match fault {
         ParserFault::NoToken => MatcherError::DeadEnd,
-        ParserFault::Memory => MatcherError::TooComplex(LEXERS_FULL.to_owned()),
+        ParserFault::Memory => MatcherError::Memory,
         ParserFault::Failed(why) => MatcherError::TooComplex(compiler_reason(&why)),
     }
 }

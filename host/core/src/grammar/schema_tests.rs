@@ -203,7 +203,9 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
     let narrower =
         json!({ "minimum": -1_000_000_000_000_000_000i64, "exclusiveMaximum": 1_000_000_000_000_000_000i64 });
     assert_eq!(check(&far.to_string()).unwrap().schema, narrower);
-    let unbounded = json!({ "minimum": -f64::MAX, "maximum": f64::MAX });
+    let exact = json!({ "oneOf": [{ "maximum": 2e18 }, { "exclusiveMinimum": 1e18 }] });
+    refuses(&exact, "oneOf[0].maximum: 2e+18, in size from 1e-30 to 1e18");
+    let unbounded = json!({ "minimum": -f64::MAX, "exclusiveMaximum": f64::MAX });
     assert_eq!(check(&unbounded.to_string()).unwrap().schema, json!({}), "as any double");
 
     let named = |count: usize| (0..count).map(|n| format!("p{n}")).collect::<Vec<_>>();
@@ -222,8 +224,25 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
         json!({ "properties": named(count).into_iter().map(|name| (name, string.clone())).collect::<serde_json::Map<_, _>>() })
     };
     assert!(read(&measured(limits::SCHEMA_MEASURED)).is_ok());
-    let why = "properties.p99: over 128 strings have a pattern or a format and a bound of their length";
+    let why = "properties.p128: over 128 strings have a pattern or a format and a bound of their length";
     refuses(&measured(limits::SCHEMA_MEASURED + 1), why);
+
+    let joined = |options: usize, names: usize| {
+        let mut schema = properties(names);
+        schema["anyOf"] = (0..options).map(|_| json!({ "type": "object" })).collect();
+        schema
+    };
+    assert!(read(&joined(15, 1000)).is_ok());
+    assert!(read(&joined(16, 1000)).unwrap_err().contains("1000 properties squared, times 16 options"));
+    let all_of = |parts: usize| json!({ "allOf": (0..parts).map(|_| properties(500)).collect::<Vec<_>>() });
+    assert!(read(&all_of(8)).is_ok());
+    assert!(read(&all_of(9)).unwrap_err().contains("4500 properties squared"));
+    let apart = |count: usize| {
+        let string = json!({ "type": "string", "allOf": [{ "maxLength": 9 }, { "format": "email" }] });
+        json!({ "properties": named(count).into_iter().map(|name| (name, string.clone())).collect::<serde_json::Map<_, _>>() })
+    };
+    assert!(read(&apart(limits::SCHEMA_MEASURED)).is_ok());
+    assert!(read(&apart(limits::SCHEMA_MEASURED + 1)).unwrap_err().contains("over 128 strings have a pattern"));
 
     for name in ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"] {
         let at = |count: u64| json!({ (name): count });

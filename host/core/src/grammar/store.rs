@@ -41,11 +41,13 @@ struct Known {
 
 /// A grammar that is compiled as long as this is held, whatever else the store must keep.
 #[derive(Clone)]
-pub struct InUse(Arc<Compiled>);
+pub struct InUse {
+    _compiled: Arc<Compiled>,
+}
 
 impl fmt::Debug for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InUse").field("bytes", &self.0.bytes()).finish()
+        f.write_str("InUse")
     }
 }
 
@@ -57,7 +59,12 @@ impl fmt::Debug for GrammarStore {
 
 impl GrammarStore {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, factory: OnceLock::new(), lexers: Arc::default(), known: Mutex::default() }
+        Self::bounded(vocabulary, limits::LEXERS_BYTES)
+    }
+
+    /// `most`: bytes of all lexers.
+    pub(super) fn bounded(vocabulary: Arc<Vocabulary>, most: usize) -> Self {
+        Self { vocabulary, factory: OnceLock::new(), lexers: Lexers::new(most), known: Mutex::default() }
     }
 
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
@@ -77,7 +84,7 @@ impl GrammarStore {
     /// # Errors
     /// The grammar is not supported, or over a bound.
     pub fn compile(&self, grammar: &Grammar) -> Result<InUse, GrammarError> {
-        self.get(grammar).map(InUse)
+        self.get(grammar).map(|compiled| InUse { _compiled: compiled })
     }
 
     /// A matcher at the beginning of a grammar, which is compiled unless it is here.
@@ -111,10 +118,16 @@ impl GrammarStore {
         verdict.unwrap_or_else(|| self.make(grammar).map(drop))
     }
 
-    /// Whether it is known what comes of compiling a grammar.
+    /// Whether [`GrammarStore::compile`] answers at once: it is compiled, or known to be refused.
     pub fn has(&self, grammar: &Grammar) -> bool {
         let known = self.known();
-        known.is_kept(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
+        known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
+    }
+
+    /// Whether [`GrammarStore::examine`] answers at once.
+    pub fn has_verdict(&self, grammar: &Grammar) -> bool {
+        let known = self.known();
+        known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some()
     }
 
     /// Grammars that are kept, and the bytes that they take, about.
@@ -139,7 +152,13 @@ impl GrammarStore {
     /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
     fn make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let factory = self.factory()?;
-        let compile = || Compiled::new((factory, &self.lexers), &self.vocabulary, grammar.spec());
+        if self.lexers.are_full() {
+            self.known().kept.clear();
+            if self.lexers.are_full() {
+                return Err(GrammarError::no_memory());
+            }
+        }
+        let compile = || Compiled::new(factory, &self.lexers, &self.vocabulary, grammar.spec());
         let made = on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()));
         match &made {
             Err(error) if error.fault == GrammarFault::Busy => {}
@@ -162,29 +181,30 @@ impl GrammarStore {
 }
 
 impl Known {
-    fn is_kept(&self, digest: GrammarDigest) -> bool {
+    fn is_used(&self, digest: GrammarDigest) -> bool {
         self.used.get(&digest).is_some_and(|used| used.strong_count() > 0)
     }
 
     fn find(&mut self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
         let found = self.used.get(&digest)?.upgrade()?;
-        match self.kept.iter().position(|(kept, _)| *kept == digest) {
-            Some(at) => self.kept[at..].rotate_left(1),
-            None => self.keep(digest, &found),
-        }
+        self.keep(digest, &found);
         Some(found)
     }
 
     /// What was not used for longest goes.
     fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Compiled>) {
-        self.kept.retain(|(kept, _)| *kept != digest);
-        self.kept.push((digest, compiled.clone()));
-        self.used.insert(digest, Arc::downgrade(compiled));
+        match self.kept.iter().position(|(kept, _)| *kept == digest) {
+            Some(at) => self.kept[at..].rotate_left(1),
+            None => {
+                self.used.retain(|_, used| used.strong_count() > 0);
+                self.used.insert(digest, Arc::downgrade(compiled));
+                self.kept.push((digest, compiled.clone()));
+            }
+        }
         let mut bytes: usize = self.kept.iter().map(|(_, compiled)| compiled.bytes()).sum();
         while self.kept.len() > limits::GRAMMARS || (bytes > limits::GRAMMARS_BYTES && self.kept.len() > 1) {
             bytes = bytes.saturating_sub(self.kept.remove(0).1.bytes());
         }
-        self.used.retain(|_, used| used.strong_count() > 0);
     }
 
     fn verdict(&self, digest: GrammarDigest) -> Option<Result<(), GrammarError>> {

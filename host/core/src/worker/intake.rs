@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::engine::EngineLimits;
 use crate::filter::{FilterHook, FilteringRequest, TextFilter};
-use crate::grammar::{GrammarStore, Matcher};
+use crate::grammar::{GrammarFault, GrammarStore, Matcher};
 use crate::ids::PolicyDigest;
 use crate::message::{Start, WorkerError};
 use crate::placement::Rank;
@@ -54,10 +54,13 @@ impl Intake {
         self.events
     }
 
-    /// The API compiled the grammar, so that it is here, unless many others came since.
+    /// The API compiled the grammar, and holds it.
     fn open_grammar(&self, start: &Start) -> Result<Option<Matcher>, WorkerError> {
         let matcher = start.grammar.as_ref().map(|grammar| self.grammars.matcher(grammar)).transpose();
-        matcher.map_err(|error| WorkerError::Refused(format!("the grammar cannot be used: {error}")))
+        matcher.map_err(|error| match error.fault {
+            GrammarFault::Busy => WorkerError::GrammarsBusy { detail: error.reason },
+            _ => WorkerError::Refused(format!("the grammar cannot be used: {error}")),
+        })
     }
 
     fn open_sampler(&self, start: &Start) -> Result<Box<dyn TokenSampler>, WorkerError> {

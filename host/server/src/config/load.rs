@@ -124,7 +124,7 @@ impl Sources {
     fn read(&self, file: Option<&str>) -> Result<(Config, Node), ConfigError> {
         let keys = Keys::new();
         let (config, tree) = checked(self.merged(file, &keys)?, &keys)?;
-        // An order describes one model, beside others.
+        // An order of an operator describes one model, so that only in files the fallback must be there.
         let wrong = validate::fallbacks(&config.live.model);
         if wrong.is_empty() { Ok((config, tree)) } else { Err(ConfigError::values(wrong, &tree)) }
     }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn regression_an_empty_id_is_none_left_out() {
+    fn regression_an_empty_id_is_refused() {
         assert_eq!(order(json!({"path": "a.gguf"})).unwrap().id, "a");
         let refusal = order(json!({"path": "a.gguf", "id": ""})).unwrap_err();
         assert!(refusal.to_string().starts_with("id must have"), "{refusal}");

@@ -49,13 +49,17 @@ pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, Gram
         counted: None,
         multiple: 1,
         multiple_at: None,
-        joined: false,
+        joined: None,
+        options: 0,
+        patterned: 0,
+        one_ofs: 0,
         parts: Vec::new(),
     };
     let mut schema = walk.schema(root, &Path::default())?;
+    walk.check_joined()?;
     let Walk { defs, parts, properties, counted, multiple, multiple_at, joined, .. } = walk;
     let most = limits::SCHEMA_MULTIPLE;
-    if let Some(place) = multiple_at.filter(|_| joined && multiple / gcd(multiple, MULTIPLE_SCALE) > most) {
+    if let Some(place) = multiple_at.filter(|_| joined.is_some() && multiple / gcd(multiple, MULTIPLE_SCALE) > most) {
         let why = format!("the least common multiple of all in the schema, whose schemas are joined, is over {most}");
         return Err(GrammarError::too_large(why).at(place.as_str()));
     }
@@ -96,8 +100,14 @@ struct Walk<'a> {
     /// The smallest multiple of all in parts of `MULTIPLE_SCALE`, and where the last one is.
     multiple: u64,
     multiple_at: Option<Path>,
-    /// Whether schemas are joined anywhere.
-    joined: bool,
+    /// Where schemas are joined last, if any are.
+    joined: Option<Path>,
+    /// Schemas of all `anyOf` and `oneOf`, each of which is joined with what stands beside them.
+    options: usize,
+    /// Schemas of strings with a pattern or a format, which a length elsewhere may bound where schemas are joined.
+    patterned: usize,
+    /// Of these it is inside.
+    one_ofs: usize,
     parts: Vec<(String, Value)>,
 }
 
@@ -133,7 +143,10 @@ impl Walk<'_> {
         self.take_together(&mut together, map, &mut out, path)?;
         self.work.object(&out).and_then(|()| self.work.string(&out)).map_err(|error| error.at(path.as_str()))?;
         let applies = |name: &String| matches!(name.as_str(), "$ref" | "anyOf" | "oneOf");
-        self.joined |= out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies));
+        if out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies)) {
+            self.joined = Some(path.clone());
+        }
+        self.patterned += usize::from(out.contains_key("pattern") || out.contains_key("format"));
         let schema = Value::Object(out);
         if self.parts.len() < PARTS && self.nodes <= PARTS_NODES {
             self.parts.push((path.as_str().to_owned(), schema.clone()));
@@ -198,7 +211,7 @@ impl Walk<'_> {
                 }
                 counted(value, place)
             }
-            (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => bound_of_numbers(number, place),
+            (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => self.bound_of_numbers(number, place),
             (Keyword::Exclusive, Value::Bool(_)) => same,
             (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
             (Keyword::Multiple, _) => self.multiple(value, place),
@@ -207,6 +220,42 @@ impl Walk<'_> {
             (Keyword::Pattern | Keyword::Format, _) => invalid("must be a string"),
             (Keyword::Annotation | Keyword::FalseOnly | Keyword::Identity | Keyword::Unsupported, _) => same,
         }
+    }
+
+    /// Bounds what joined schemas cost, of which the compiler makes each combination.
+    fn check_joined(&self) -> Result<(), GrammarError> {
+        let Some(place) = &self.joined else { return Ok(()) };
+        let (names, options) = (self.properties as u64, self.options as u64);
+        let max = limits::SCHEMA_JOINED;
+        let refused = |why: String| Err(GrammarError::too_large(why).at(place.as_str()));
+        if names * names * (options + 1) > max {
+            return refused(format!(
+                "schemas are joined here, and {names} properties squared, times {options} options of anyOf and oneOf \
+                 and one, in the whole schema are over {max}"
+            ));
+        }
+        let (patterned, max) = (self.patterned, limits::SCHEMA_MEASURED);
+        if patterned > max {
+            return refused(format!("schemas are joined here, and over {max} strings have a pattern or a format"));
+        }
+        Ok(())
+    }
+
+    /// The compiler writes out all digits that a bound has, on both sides of its point. A looser one is cut to the largest size, which
+    /// is stricter. Not within `oneOf`, where a value is to match no other schema.
+    fn bound_of_numbers(&self, number: &serde_json::Number, place: &Path) -> Result<Value, GrammarError> {
+        let value = number.as_f64().unwrap_or_default();
+        let (smallest, largest) = (limits::SCHEMA_NUMBER.min, limits::SCHEMA_NUMBER.max);
+        let outward = if place.as_str().ends_with("inimum") { -1.0 } else { 1.0 };
+        if value * outward > largest && self.one_ofs == 0 {
+            return Ok(Value::from((largest * outward) as i64));
+        }
+        // What was read from JSON may be off by its last bit.
+        if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
+            return Ok(Value::Number(number.clone()));
+        }
+        let why = format!("{number}, in size from {smallest:e} to {largest:e}");
+        Err(GrammarError::too_large(why).at(place.as_str()))
     }
 
     /// The compiler counts modulo the multiple: modulo that of several, where schemas are joined.
@@ -236,8 +285,13 @@ impl Walk<'_> {
             let (count, max) = (list.len(), limits::SCHEMA_ALTERNATIVES);
             return Err(GrammarError::too_large(format!("{count} schemas, at most {max}")).at(place.as_str()));
         }
+        let one_of = usize::from(place.as_str().ends_with("oneOf"));
+        self.options += if place.as_str().ends_with("allOf") { 0 } else { list.len() };
+        self.one_ofs += one_of;
         let checked = list.iter().enumerate().map(|(at, schema)| self.schema(schema, &place.index(at).inner()));
-        checked.collect::<Result<Vec<_>, _>>().map(Value::Array)
+        let checked = checked.collect::<Result<Vec<_>, _>>().map(Value::Array);
+        self.one_ofs -= one_of;
+        checked
     }
 
     fn named(&mut self, named: &Map<String, Value>, place: &Path) -> Result<Value, GrammarError> {
@@ -318,9 +372,9 @@ fn says_nothing(known: Keyword, name: &str, value: &Value, place: &Path) -> Resu
         (Keyword::FalseOnly, _) => Err(GrammarError::invalid("must be true or false").at(place.as_str())),
         // What generators write of a double that has no bound.
         (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => Ok(match (name, number.as_f64()) {
-            ("minimum", Some(number)) => number <= -f64::MAX,
-            ("maximum", Some(number)) => number >= f64::MAX,
-            _ => false,
+            ("minimum" | "exclusiveMinimum", Some(number)) => number <= -f64::MAX,
+            (_, Some(number)) => number >= f64::MAX,
+            (_, None) => false,
         }),
         // What old generators write at every schema.
         (Keyword::Identity, Value::String(id)) if place.depth() == 0 || id.starts_with('#') => Ok(true),
@@ -369,23 +423,6 @@ fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
         Some(count) => Err(GrammarError::too_large(format!("{count}, at most {max}")).at(place.as_str())),
         None => Err(GrammarError::invalid(format!("must be a whole number from 0 to {max}")).at(place.as_str())),
     }
-}
-
-/// The compiler writes out all digits that a bound has, on both sides of its point. One that is farther out than it can be becomes
-/// the farthest, which is narrower.
-fn bound_of_numbers(number: &serde_json::Number, place: &Path) -> Result<Value, GrammarError> {
-    let value = number.as_f64().unwrap_or_default();
-    let (smallest, largest) = (limits::SCHEMA_NUMBER.min, limits::SCHEMA_NUMBER.max);
-    let outward = if place.as_str().ends_with("inimum") { -1.0 } else { 1.0 };
-    if value * outward > largest {
-        return Ok(Value::from((largest * outward) as i64));
-    }
-    // What was read from JSON may be off by its last bit.
-    if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
-        return Ok(Value::Number(number.clone()));
-    }
-    let why = format!("{number}, in size from {smallest:e} to {largest:e}");
-    Err(GrammarError::too_large(why).at(place.as_str()))
 }
 
 fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {
