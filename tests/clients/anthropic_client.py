@@ -146,6 +146,18 @@ def takes_the_result_of_a_tool_back():
     assert again.content[0].text and not checked(again), again
 
 
+def runs_tools_to_the_answer():
+    @anthropic.beta_tool
+    def get_weather(location: str) -> str:
+        """Get the current weather in a given location."""
+        return json.dumps({"temperature": 21, "condition": f"sunny in {location}"[:5]})
+
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    # It asks for a thread that the server keeps, and goes on without.
+    final = client.beta.messages.tool_runner(model="demo", max_tokens=200, tools=[get_weather], messages=question, **GREEDY).until_done()
+    assert final.stop_reason == "end_turn" and "sunny" in final.content[0].text, final
+
+
 def follows_a_schema():
     got = message(messages=WEATHER, extra_body={"output_config": {"format": {"type": "json_schema", "schema": PLACE}}})
     assert got.stop_reason == "end_turn" and is_place(json.loads(got.content[0].text)), got
@@ -186,5 +198,6 @@ kit.run(
     gets_messages, takes_its_own_message_back, streams, streams_with_the_helper, streams_eight_at_once,
     a_stream_that_is_left_ends_its_request, is_cut, counts_tokens, counts_tokens_of_tools, calls_a_tool_where_it_must,
     calls_the_tool_that_is_named, calls_a_tool_or_answers_where_it_may, calls_one_tool_at_a_time,
-    streams_the_arguments_of_a_call, streams_calls_with_the_helper, takes_the_result_of_a_tool_back, follows_a_schema,
+    streams_the_arguments_of_a_call, streams_calls_with_the_helper, takes_the_result_of_a_tool_back, runs_tools_to_the_answer,
+    follows_a_schema,
     lists_models, raises_its_own_exceptions, raises_rate_limit_errors)

@@ -42,7 +42,8 @@ impl ErrorShape {
             Self::Messages => {
                 let (status, kind) = anthropic_error::of_answer(response.status().as_u16(), &note.code);
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(response.status());
-                replace(&anthropic_error::body(kind, &note.message).request(id), response);
+                let body = anthropic_error::body(kind, &note.message).about(note.param.as_deref());
+                replace(&body.request(id), response);
             }
         }
     }

@@ -85,6 +85,8 @@ pub(crate) struct ErrorNote {
     pub(crate) code: String,
     /// What the client is told.
     pub(crate) message: String,
+    /// The field that it is about.
+    pub(crate) param: Option<String>,
     pub(crate) rejection: Option<Rejection>,
     /// Details for the log that the client is not told.
     pub(crate) detail: Option<String>,
@@ -173,7 +175,8 @@ impl Answer {
 
     pub(crate) fn note(&self) -> ErrorNote {
         let code = self.object.code.as_deref().unwrap_or(self.object.kind.as_str()).to_owned();
-        ErrorNote { code, message: self.object.message.clone(), rejection: self.rejection, detail: self.detail.clone() }
+        let (message, param) = (self.object.message.clone(), self.object.param.clone());
+        ErrorNote { code, message, param, rejection: self.rejection, detail: self.detail.clone() }
     }
 
     #[cfg(test)]

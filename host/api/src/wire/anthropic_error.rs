@@ -18,6 +18,14 @@ struct ErrorObject<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+/// By this its clients know that they must send whole conversations.
+#[derive(Debug, Serialize)]
+struct Details {
+    error_code: &'static str,
 }
 
 /// The status of an overloaded server, which has a number of its own there.
@@ -25,10 +33,17 @@ pub(crate) const OVERLOADED: u16 = 529;
 const OVERLOADED_KIND: &str = "overloaded_error";
 
 pub(crate) fn body<'a>(kind: &'static str, message: &'a str) -> ErrorBody<'a> {
-    ErrorBody { kind: "error", error: ErrorObject { kind, message }, request_id: None }
+    ErrorBody { kind: "error", error: ErrorObject { kind, message, details: None }, request_id: None }
 }
 
 impl<'a> ErrorBody<'a> {
+    /// `param`: the field that the error is about.
+    pub(crate) fn about(mut self, param: Option<&str>) -> Self {
+        let unthreaded = param.filter(|param| *param == "thread");
+        self.error.details = unthreaded.map(|_| Details { error_code: "thread_unsupported_request" });
+        self
+    }
+
     pub(crate) fn request(mut self, id: &'a str) -> Self {
         self.request_id = Some(id);
         self
@@ -82,6 +97,14 @@ mod tests {
         check(503, "draining", (503, "api_error"));
         check(503, "overloaded", (529, "overloaded_error"));
         check(504, "deadline_exceeded", (504, "timeout_error"));
+    }
+
+    #[test]
+    fn an_error_about_a_thread_has_what_its_clients_go_on_by() {
+        let got = serde_json::to_value(body("invalid_request_error", "m").about(Some("thread"))).unwrap();
+        assert_eq!(got["error"]["details"], json!({"error_code": "thread_unsupported_request"}));
+        let other = serde_json::to_value(body("invalid_request_error", "m").about(Some("model"))).unwrap();
+        assert!(other["error"].get("details").is_none(), "{other}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::refused::{self, Refused, RefusedFields};
 pub(crate) const REFUSED: &RefusedFields = &[
     ("mcp_servers", Refused::Unsupported("this server calls no tools by itself")),
     ("container", Refused::Unsupported("this server runs no code")),
+    ("thread", Refused::Unsupported("this server keeps no conversations, so send all of it")),
     ("context_management", Refused::Unsupported("conversations are not edited")),
     ("max_completion_tokens", Refused::Foreign("max_tokens")),
     ("stop", Refused::Foreign("stop_sequences")),

@@ -122,6 +122,8 @@ fn what_is_not_served_is_refused_by_its_name() {
     check_refused(&json!({"tool_choice": {"type": "x"}}), choice);
     check_refused(&json!({"stop": ["x"]}), "stop is no field of this endpoint: use stop_sequences");
     check_refused(&json!({"mcp_servers": []}), "mcp_servers is not supported: this server calls no tools by itself");
+    let thread = "thread is not supported: this server keeps no conversations, so send all of it";
+    check_refused(&json!({"thread": {"type": "create"}}), thread);
     let budget = "thinking.budget_tokens must be between 1024 and 4294967295, got 1023";
     check_refused(&json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}), budget);
     check_refused(&json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens is required");
