@@ -170,7 +170,7 @@ fn whitespace_is_free_between_parts_and_bounded() {
 fn what_the_compiler_refuses_is_named_with_the_innermost_schema() {
     let lax = json!({ "properties": { "a": { "items": { "oneOf": [{ "type": "integer" }, { "minimum": 3 }] } } } });
     let error = refuses_schema(&lax);
-    assert!(error.starts_with("properties.a.items: oneOf constraints are not supported"), "{error}");
+    assert!(error.starts_with("properties.a.items: oneOf is not supported where"), "{error}");
     let error = refuses_schema(
         &json!({ "type": "object", "properties": { "a": { "type": "integer", "minimum": 5, "maximum": 3 } }, "required": ["a"] }),
     );
@@ -420,7 +420,7 @@ fn past_the_memory_of_all_lexers_kept_grammars_go_and_then_no_new_one_is_compile
         assert!(held.len() < 10, "never full");
     };
     assert_eq!(refused.fault, GrammarFault::Busy);
-    assert!(held.len() > 2, "{}", held.len());
+    assert!(held.len() > 1, "{}", held.len());
     let next = grammar(held.len() + 1);
     assert!(!store.has(&next), "nothing is known of it");
     assert!(store.has(&grammar(1)) && store.compile(&grammar(1)).is_ok(), "what is in use is there");

@@ -122,6 +122,12 @@ pub const SCHEMA_NAMES: usize = 2000;
 /// Where schemas are joined (`allOf`, or keywords beside `$ref`, `anyOf` and `oneOf`): the square of all properties, times the schemas
 /// of all `anyOf` and `oneOf`.
 pub const SCHEMA_JOINED: u64 = 16_000_000;
+/// Patterns and formats that a text must match at once, where schemas are joined; and intersections (`&`) of a terminal of a grammar,
+/// with those of the terminals that it names.
+pub const SCHEMA_JOINED_PATTERNS: usize = 10;
+pub const GRAMMAR_INTERSECTIONS: usize = 10;
+/// Maximum properties of one schema that are not required.
+pub const SCHEMA_OPTIONAL: usize = 450;
 /// Maximum strings of a grammar's JSON schemas whose length is bounded and that have a pattern or a format.
 pub const SCHEMA_MEASURED: usize = 128;
 /// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.

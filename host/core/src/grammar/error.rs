@@ -90,6 +90,10 @@ pub(super) fn compiler_reason(error: &str) -> String {
     if said.starts_with("panic:") {
         return "the grammar compiler cannot compute it".to_owned();
     }
+    if said.starts_with("oneOf constraints are not supported") {
+        return "oneOf is not supported where a value may match two of its schemas, as far as the compiler can tell: use anyOf"
+            .to_owned();
+    }
     // What is wrong with a pattern stands below the pattern.
     let detail = lines.find(|line| line.starts_with("error: ")).unwrap_or_default();
     cut(format!("{said} {detail}").trim(), REASON_CHARS)

@@ -92,3 +92,15 @@ fn counts_of_patterns_are_found_and_nothing_else_is_one() {
         assert!(check_pattern(pattern).is_ok(), "{pattern}");
     }
 }
+
+#[test]
+fn regression_intersections_of_a_terminal_are_bounded_with_those_of_the_terminals_in_it() {
+    let bound = limits::GRAMMAR_INTERSECTIONS;
+    let flat = |count: usize| format!("start: T\nT: /a/{}\n", " & /a/".repeat(count));
+    assert!(check(&flat(bound), |_| {}).is_ok());
+    let error = check(&flat(bound + 1), |_| {}).unwrap_err().to_string();
+    assert!(error.contains("terminal \"T\" has 11 intersections (&), at most 10"), "{error}");
+    let nested = |inner: usize| format!("start: T\nT: U & U\nU: /a/{}\n", " & /a/".repeat(inner));
+    assert!(check(&nested(4), |_| {}).is_ok());
+    assert!(check(&nested(5), |_| {}).is_err());
+}

@@ -157,7 +157,8 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
 
     let counted = |count: usize| {
         let properties: serde_json::Map<String, Value> = (0..count).map(|n| (format!("p{n}"), json!(true))).collect();
-        json!({ "allOf": [{ "properties": properties }, { "minProperties": 1 }] })
+        let required: Vec<&String> = properties.keys().collect();
+        json!({ "allOf": [{ "required": required, "properties": properties }, { "minProperties": 1 }] })
     };
     assert!(read(&counted(limits::SCHEMA_COUNTED_PROPERTIES)).is_ok());
     let why = "allOf[1].minProperties: beside 513 properties in the whole schema, at most 512";
@@ -210,12 +211,17 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
 
     let named = |count: usize| (0..count).map(|n| format!("p{n}")).collect::<Vec<_>>();
     let properties = |count: usize| json!({ "properties": named(count).into_iter().map(|name| (name, json!(true))).collect::<serde_json::Map<_, _>>() });
-    assert!(read(&properties(limits::SCHEMA_NAMES)).is_ok());
+    let all = |count: usize| {
+        let mut schema = properties(count);
+        schema["required"] = json!(named(count));
+        schema
+    };
+    assert!(read(&all(limits::SCHEMA_NAMES)).is_ok());
     assert!(read(&json!({ "required": named(limits::SCHEMA_NAMES) })).is_ok());
     let why = "2001 names in its properties or required, at most 2000, and fewer where other schemas have many";
-    refuses(&properties(limits::SCHEMA_NAMES + 1), why);
+    refuses(&all(limits::SCHEMA_NAMES + 1), why);
     refuses(&json!({ "items": { "required": named(limits::SCHEMA_NAMES + 1) } }), &format!("items: {why}"));
-    let several = |count: usize| json!({ "anyOf": [properties(1600), properties(count)] });
+    let several = |count: usize| json!({ "anyOf": [all(1600), all(count)] });
     assert!(read(&several(1200)).is_ok(), "as much as one of 2000");
     assert!(read(&several(1201)).unwrap_err().starts_with("anyOf[1]: 1201 names"));
 
@@ -228,15 +234,29 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
     refuses(&measured(limits::SCHEMA_MEASURED + 1), why);
 
     let joined = |options: usize, names: usize| {
-        let mut schema = properties(names);
+        let mut schema = all(names);
         schema["anyOf"] = (0..options).map(|_| json!({ "type": "object" })).collect();
         schema
     };
     assert!(read(&joined(15, 1000)).is_ok());
     assert!(read(&joined(16, 1000)).unwrap_err().contains("1000 properties squared, times 16 options"));
-    let all_of = |parts: usize| json!({ "allOf": (0..parts).map(|_| properties(500)).collect::<Vec<_>>() });
+    let all_of = |parts: usize| json!({ "allOf": (0..parts).map(|_| all(500)).collect::<Vec<_>>() });
     assert!(read(&all_of(8)).is_ok());
     assert!(read(&all_of(9)).unwrap_err().contains("4500 properties squared"));
+    let both = |parts: usize| json!({ "allOf": (0..parts).map(|n| json!({ "pattern": format!("a{n}b") })).collect::<Vec<_>>() });
+    assert!(read(&both(limits::SCHEMA_JOINED_PATTERNS)).is_ok());
+    assert!(
+        read(&both(limits::SCHEMA_JOINED_PATTERNS + 1))
+            .unwrap_err()
+            .contains("match 11 patterns and formats at once, at most 10")
+    );
+    let optional = |count: usize, required: usize| {
+        let mut schema = properties(count);
+        schema["required"] = json!(named(required));
+        schema
+    };
+    assert!(read(&optional(limits::SCHEMA_OPTIONAL + 9, 9)).is_ok());
+    refuses(&optional(limits::SCHEMA_OPTIONAL + 9, 8), "451 properties that are not required, at most 450");
     let apart = |count: usize| {
         let string = json!({ "type": "string", "allOf": [{ "maxLength": 9 }, { "format": "email" }] });
         json!({ "properties": named(count).into_iter().map(|name| (name, string.clone())).collect::<serde_json::Map<_, _>>() })
@@ -256,6 +276,37 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
     refuses(&pattern(limits::PATTERN_BYTES + 1), "pattern: a pattern of 8193 bytes, at most 8192");
     assert!(read(&json!({ "pattern": "a{100000}" })).is_ok());
     refuses(&json!({ "pattern": "a{1,100001}" }), "pattern: 100001 repetitions, at most 100000");
+}
+
+#[test]
+fn regression_numbers_that_would_be_written_as_others_are_refused() {
+    let kept = [
+        json!(9_007_199_254_740_992u64),
+        json!(1u64 << 60),
+        json!(-5),
+        json!(0.1),
+        json!(123_456.789),
+        json!(1e300),
+        json!(-0.0),
+    ];
+    for value in kept {
+        for schema in [json!({ "const": value }), json!({ "enum": [[value]] })] {
+            assert!(read(&schema).is_ok(), "{schema}");
+        }
+    }
+    let lost = [
+        json!(9_007_199_254_740_993u64),
+        json!(u64::MAX),
+        json!(i64::MIN + 1),
+        json!(-110_757_887.898_478_75),
+        json!(1_000_000_000_000_000.2),
+    ];
+    for value in lost {
+        for schema in [json!({ "const": { "a": value } }), json!({ "enum": [value] })] {
+            assert!(read(&schema).unwrap_err().contains("only whole numbers that a double holds"), "{schema}");
+        }
+    }
+    assert!(read(&json!({ "minimum": 900_719_925_474_099_301u64 })).unwrap_err().contains("only whole numbers"));
 }
 
 #[test]

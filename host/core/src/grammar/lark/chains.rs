@@ -8,6 +8,12 @@ use crate::limits;
 #[derive(Debug, Default)]
 pub(super) struct Chains<'a> {
     uses: HashMap<&'a str, Vec<(&'a str, usize)>>,
+    /// Intersections in each rule.
+    intersections: HashMap<&'a str, usize>,
+}
+
+fn is_terminal(name: &str) -> bool {
+    name.trim_start_matches('_').starts_with(|first: char| first.is_ascii_uppercase())
 }
 
 impl<'a> Chains<'a> {
@@ -17,6 +23,37 @@ impl<'a> Chains<'a> {
 
     pub(super) fn note(&mut self, rule: &'a str, used: &'a str, groups: usize) {
         self.uses.entry(rule).or_default().push((used, groups));
+    }
+
+    pub(super) fn intersect(&mut self, rule: &'a str) {
+        *self.intersections.entry(rule).or_default() += 1;
+    }
+
+    /// Counts the intersections of each terminal, with those of the terminals in it. What the compiler does doubles with each.
+    ///
+    /// # Errors
+    /// One has too many.
+    pub(super) fn check_intersections(&self) -> Result<(), GrammarError> {
+        let mut known = HashMap::new();
+        let terminals = self.uses.keys().filter(|name| is_terminal(name));
+        terminals.copied().try_for_each(|terminal| {
+            let (count, max) = (self.intersections_of(terminal, &mut known), limits::GRAMMAR_INTERSECTIONS);
+            let why = || format!("terminal \"{}\" has {count} intersections (&), at most {max}", shown(terminal));
+            if count > max { Err(GrammarError::too_large(why())) } else { Ok(()) }
+        })
+    }
+
+    fn intersections_of(&self, terminal: &'a str, known: &mut HashMap<&'a str, usize>) -> usize {
+        if let Some(count) = known.get(terminal) {
+            return *count;
+        }
+        // A terminal may not lead back to itself, which the compiler says.
+        known.insert(terminal, 0);
+        let used: Vec<&str> = self.uses.get(terminal).into_iter().flatten().map(|(used, _)| *used).collect();
+        let inside = used.into_iter().filter(|used| is_terminal(used)).map(|used| self.intersections_of(used, known));
+        let count = inside.fold(self.intersections.get(terminal).copied().unwrap_or(0), usize::saturating_add);
+        known.insert(terminal, count);
+        count
     }
 
     /// Follows the rules in the order in which the compiler does: from `start`, each at its first name.

@@ -34,7 +34,9 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
     }
     let words = words(text)?;
     check_nesting(text, &words)?;
-    chains(&words).check(&starts(&words))?;
+    let chains = chains(&words);
+    chains.check(&starts(&words))?;
+    chains.check_intersections()?;
     let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
     let mut work = schema::Work::default();
     for (at, Place { word, start, end }) in words.iter().enumerate() {
@@ -113,6 +115,7 @@ fn chains<'a>(words: &[Place<'a>]) -> Chains<'a> {
                 }
             }
             Word::Directive(directive) if first => rule = Some(directive),
+            Word::Mark('&') => rule.into_iter().for_each(|rule| chains.intersect(rule)),
             _ => {}
         }
         first = *word == Word::Newline;

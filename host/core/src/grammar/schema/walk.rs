@@ -3,6 +3,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::joined;
 use super::keywords::{FORMATS, Keyword, TYPES, keyword, visit};
 use super::path::Path;
 use super::work::Work;
@@ -72,6 +73,14 @@ pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, Gram
     if let (Value::Object(map), false) = (&mut schema, defs.is_empty()) {
         map.insert("$defs".to_owned(), Value::Object(defs));
     }
+    // What the compiler does doubles with each of them.
+    let (together, max) = (joined.as_ref().map_or(0, |_| joined::patterns(&schema)), limits::SCHEMA_JOINED_PATTERNS);
+    if let Some(place) = joined.filter(|_| together > max) {
+        let why = format!(
+            "schemas are joined here, and a text may have to match {together} patterns and formats at once, at most {max}"
+        );
+        return Err(GrammarError::too_large(why).at(place.as_str()));
+    }
     Ok(Checked { schema, parts })
 }
 
@@ -81,6 +90,9 @@ const MULTIPLE_SCALE: u64 = 1_000_000;
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+/// Digits that any double gives back.
+const NUMBER_DIGITS: usize = 15;
 
 /// Parts that are kept, and the schemas and values up to which they are: each is a copy.
 const PARTS: usize = 64;
@@ -251,6 +263,7 @@ impl Walk<'_> {
             return Ok(Value::from((largest * outward) as i64));
         }
         // What was read from JSON may be off by its last bit.
+        is_exact(number, place)?;
         if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
             return Ok(Value::Number(number.clone()));
         }
@@ -346,6 +359,7 @@ impl Walk<'_> {
         match value {
             Value::Array(list) => list.iter().try_for_each(|value| self.values(value, place)),
             Value::Object(map) => map.values().try_for_each(|value| self.values(value, place)),
+            Value::Number(number) => is_exact(number, place),
             _ => Ok(()),
         }
     }
@@ -423,6 +437,25 @@ fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
         Some(count) => Err(GrammarError::too_large(format!("{count}, at most {max}")).at(place.as_str())),
         None => Err(GrammarError::invalid(format!("must be a whole number from 0 to {max}")).at(place.as_str())),
     }
+}
+
+/// The compiler has numbers as doubles, and what is read from JSON may be off by the last bit of one: it would write another number.
+fn is_exact(number: &serde_json::Number, place: &Path) -> Result<(), GrammarError> {
+    let exact = match (number.as_i64(), number.as_u64(), number.as_f64()) {
+        (Some(whole), ..) => (whole as f64) as i128 == i128::from(whole),
+        (_, Some(whole), _) => (whole as f64) as i128 == i128::from(whole),
+        (.., Some(double)) => {
+            format!("{double:e}").bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count()
+                <= NUMBER_DIGITS
+        }
+        _ => false,
+    };
+    let why = || {
+        format!(
+            "{number}: only whole numbers that a double holds, and others of at most {NUMBER_DIGITS} digits, are supported"
+        )
+    };
+    if exact { Ok(()) } else { Err(GrammarError::unsupported(why()).at(place.as_str())) }
 }
 
 fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {

@@ -1,4 +1,6 @@
 //! Counts what the schemas of one grammar cost to compile, where the compiler itself counts nothing.
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::grammar::error::GrammarError;
@@ -24,10 +26,19 @@ impl Work {
 
     /// A schema of objects. What the compiler does for each name grows with the number of names.
     pub(super) fn object(&mut self, schema: &Map<String, Value>) -> Result<(), GrammarError> {
-        let named = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
-        let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let required = schema.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let names: HashSet<&str> = required.iter().filter_map(Value::as_str).collect();
+        let optional = properties.map_or(0, |all| all.keys().filter(|name| !names.contains(name.as_str())).count());
+        let (named, required) = (properties.map_or(0, Map::len), required.len());
         let (count, max) = (named.max(required) as u64, limits::SCHEMA_NAMES as u64);
         self.names += count * count;
+        let most = limits::SCHEMA_OPTIONAL;
+        if optional > most {
+            return Err(GrammarError::too_large(format!(
+                "{optional} properties that are not required, at most {most}"
+            )));
+        }
         let why = || {
             format!(
                 "{count} names in its properties or required, at most {max}, and fewer where other schemas have many"
