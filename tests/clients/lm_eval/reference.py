@@ -69,10 +69,10 @@ def chosen(logits, tokens):
 
 
 class LlamaCpp:
-    """The same by llama-cpp-python. The folder of its package is CAMSHAFT_LLAMA_CPP_PYTHON, unless it is installed: it has no wheels."""
+    """The same by llama-cpp-python, which has no wheels: CAMSHAFT_LLAMA_CPP_PYTHON has the folders of its package and of diskcache."""
 
     def __init__(self, path):
-        sys.path.extend(filter(None, [os.environ.get("CAMSHAFT_LLAMA_CPP_PYTHON")]))
+        sys.path.extend(os.environ["CAMSHAFT_LLAMA_CPP_PYTHON"].split(os.pathsep))
         self.model = importlib.import_module("llama_cpp").Llama(str(path), n_ctx=1024, logits_all=True, verbose=False)
 
     def log_probabilities(self, tokens):

@@ -30,6 +30,10 @@ REFUSED = {"not", "if", "then", "else", "contains", "minContains", "maxContains"
            "dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$dynamicAnchor", "uniqueItems", "$id", "id", "$ref",
            "oneOf", "allOf", "patternProperties", "minProperties", "maxProperties", "pattern", "format", "multipleOf"}
 
+# No value follows it, or it is no object, as OpenAI's field must be.
+NOTHING_TO_WRITE = {("anyOf.json", "anyOf with boolean schemas, all false"), ("boolean_schema.json", "boolean schema 'true'"),
+                    ("boolean_schema.json", "boolean schema 'false'")}
+
 
 def suite():
     """(file, description, schema) of each group of the suite."""
@@ -117,13 +121,15 @@ def every_schema_of_the_public_suite_is_followed_or_refused_by_its_place():
         results = list(clients.map(checked, cases))
     found = collections.Counter(result for _, result, _ in results)
     print(f"{len(cases)} schemas: {dict(found)}")
+    unexplained = []
     for (_, (file, description, schema)), result, error in results:
         if result == "failed":
             print(f"{file}: {description}: {type(error).__name__}: {error}"[:600])
-        elif result == "refused" and not names(schema) & REFUSED:
-            print(f"{file}: {description}: refused: {json.dumps(schema)[:200]}")
+        elif result == "refused" and not names(schema) & REFUSED and (file, description) not in NOTHING_TO_WRITE:
+            unexplained.append(f"{file}: {description}: {json.dumps(schema)[:200]}")
     assert not found["failed"], found["failed"]
-    assert found["valid"] > len(cases) / 3, "too few show anything"
+    assert not unexplained, unexplained
+    assert found["valid"] > len(cases) / 4, "too few show anything"
 
 
 kit.run(every_schema_of_the_public_suite_is_followed_or_refused_by_its_place)

@@ -285,4 +285,14 @@ pub(crate) struct MessageErrorResponse {
 pub(crate) struct MessageErrorObject {
     pub(crate) r#type: String,
     pub(crate) message: String,
+    /// Of an error about `thread`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) details: Option<MessageErrorDetails>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MessageErrorDetails {
+    /// `thread_unsupported_request`
+    pub(crate) error_code: String,
 }
