@@ -146,7 +146,9 @@ fn generation_of(run: &Run, tenants: &HashMap<String, String>) -> usize {
     let count =
         collected.values().find_map(|event| event["usage"]["completion_tokens"].as_u64()).expect("usage") as usize;
     let text = collected.text(0);
-    let spaces: Vec<&str> = text.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()).collect();
+    // The model writes brackets, too, but no numbers in them.
+    let bracketed = text.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default());
+    let spaces: Vec<&str> = bracketed.filter(|text| text.starts_with(|first: char| first.is_ascii_digit())).collect();
     assert!(!spaces.is_empty() && !text.contains(' '), "{text}");
     let shows = |last: &usize| {
         let of = |hook| newest(*last, hook);

@@ -20,7 +20,7 @@ fn setup(more: &str) -> Setup {
 }
 
 fn body(more: Value) -> Value {
-    let mut body = json!({"model": "demo", "prompt": PROMPT, "max_tokens": 60, "temperature": 0, "ignore_eos": true});
+    let mut body = json!({"model": "demo", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": true});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }

@@ -262,7 +262,6 @@ fn of_operators() -> Vec<Endpoint> {
         get("/admin/models/other", &["id", "state"]),
         post("/admin/models/other/limits", json!({"max-tenant-sequences": 4}), &["id"]),
         post("/admin/models/other/weight", json!({"weight": 1}), &["id"]),
-        get("/admin/models/other/adapters", &["adapters"]),
         get("/admin/operations", &["operations"]),
         post("/admin/models/other/swap", json!({}), OPERATION),
         Endpoint { method: "DELETE", ..get("/admin/models/other", OPERATION) },

@@ -40,7 +40,7 @@ fn states(server: &Server) -> Value {
 }
 
 fn question(model: &str) -> Value {
-    json!({"model": model, "prompt": "Once upon a time there was", "max_tokens": 32, "temperature": 0, "ignore_eos": true})
+    json!({"model": model, "prompt": "1, 2, 3, 4,", "max_tokens": 24, "temperature": 0, "ignore_eos": true})
 }
 
 fn text(server: &Server, model: &str) -> String {

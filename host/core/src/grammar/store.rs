@@ -151,20 +151,26 @@ impl GrammarStore {
 
     /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
     fn make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
-        let factory = self.factory()?;
-        if self.lexers.are_full() {
+        let mut made = self.try_make(grammar);
+        if made.as_ref().is_err_and(|error| error.fault == GrammarFault::Busy) {
+            // What is kept and not in use makes room.
             self.known().kept.clear();
-            if self.lexers.are_full() {
-                return Err(GrammarError::no_memory());
-            }
+            made = self.try_make(grammar);
         }
-        let compile = || Compiled::new(factory, &self.lexers, &self.vocabulary, grammar.spec());
-        let made = on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()));
         match &made {
             Err(error) if error.fault == GrammarFault::Busy => {}
             made => self.known().judge(grammar.digest(), made.as_ref().map(drop).map_err(Clone::clone)),
         }
         made
+    }
+
+    fn try_make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+        let factory = self.factory()?;
+        if self.lexers.are_full() {
+            return Err(GrammarError::no_memory());
+        }
+        let compile = || Compiled::new(factory, &self.lexers, &self.vocabulary, grammar.spec());
+        on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()))
     }
 
     fn find(&self, digest: GrammarDigest) -> Option<Arc<Compiled>> {

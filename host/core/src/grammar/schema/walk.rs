@@ -263,7 +263,9 @@ impl Walk<'_> {
             return Ok(Value::from((largest * outward) as i64));
         }
         // What was read from JSON may be off by its last bit.
-        is_exact(number, place)?;
+        if !number.is_f64() {
+            is_exact(number, place)?;
+        }
         if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
             return Ok(Value::Number(number.clone()));
         }
