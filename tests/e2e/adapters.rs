@@ -5,7 +5,7 @@ use camshaft_tests::{Request, Server, Setup, eventually, repository};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
-const PROMPT: &str = "Once upon a time";
+const PROMPT: &str = "1, 2, 3, 4,";
 const ADAPTERS: &str = "/admin/models/demo/adapters";
 
 fn adapter(name: &str) -> PathBuf {
