@@ -20,9 +20,10 @@ impl<'a> Patterns<'a> {
     fn of(&mut self, schema: &'a Value) -> usize {
         let Value::Object(map) = schema else { return 0 };
         let own = ["pattern", "format"].iter().filter(|name| map.contains_key(**name)).count();
-        let inside = self.most(map, &["items", "prefixItems", "additionalItems", "properties", "additionalProperties"]);
+        let values = self.most(map, &["items", "prefixItems", "additionalItems", "additionalProperties"]);
+        let inside = values.max(self.named(map.get("properties")).into_iter().max().unwrap_or(0));
         // What a name matches is joined with the property of that name.
-        let by_pattern = self.all(map.get("patternProperties"));
+        let by_pattern: usize = self.named(map.get("patternProperties")).into_iter().sum();
         let target = map.get("$ref").and_then(Value::as_str).map_or(0, |to| self.target(to));
         let options = self.most(map, &["anyOf", "oneOf"]);
         own.max(inside + by_pattern) + self.all(map.get("allOf")) + target + options
@@ -49,14 +50,17 @@ impl<'a> Patterns<'a> {
         value.map_or(0, |value| self.each(value).into_iter().sum())
     }
 
-    /// Of each schema of a list, of an object of schemas, or of the one.
+    /// Of each schema of a list, or of the one.
     fn each(&mut self, value: &'a Value) -> Vec<usize> {
         match value {
             Value::Array(list) => list.iter().map(|schema| self.of(schema)).collect(),
-            // One schema and schemas by name look alike: as both.
-            Value::Object(map) => map.values().chain([value]).map(|schema| self.of(schema)).collect(),
-            _ => Vec::new(),
+            one => vec![self.of(one)],
         }
+    }
+
+    /// Of each schema of an object of schemas.
+    fn named(&mut self, value: Option<&'a Value>) -> Vec<usize> {
+        value.and_then(Value::as_object).into_iter().flat_map(Map::values).map(|schema| self.of(schema)).collect()
     }
 }
 
@@ -83,5 +87,8 @@ mod tests {
         );
         check(json!({ "items": [p, f] }), 1);
         check(json!(true), 0);
+        // Each schema is looked at once, however deep they lie.
+        let deep = (0..48).fold(p.clone(), |inner, _| json!({ "items": inner, "allOf": [{}] }));
+        check(deep, 1);
     }
 }

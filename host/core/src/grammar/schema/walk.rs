@@ -262,10 +262,10 @@ impl Walk<'_> {
         if value * outward > largest && self.one_ofs == 0 {
             return Ok(Value::from((largest * outward) as i64));
         }
-        // What was read from JSON may be off by its last bit.
         if !number.is_f64() {
             is_exact(number, place)?;
         }
+        // What was read from JSON may be off by its last bit.
         if value == 0.0 || (value.abs() >= smallest * (1.0 - 1e-12) && value.abs() <= largest) {
             return Ok(Value::Number(number.clone()));
         }
