@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -173,6 +174,24 @@ fn ledger(c: &mut Criterion) {
 
 /// Tokens as tokenizers have them: all bytes, punctuation of JSON, numbers, and words with and without a space before them.
 fn vocabulary(size: usize) -> Arc<Vocabulary> {
+    let made = || made_up_pieces(size);
+    let pieces =
+        std::env::var_os("CAMSHAFT_BENCH_VOCABULARY").map_or_else(made, |path| pieces_of(Path::new(&path), size));
+    let end = Token(pieces.len() as u32);
+    Arc::new(Vocabulary::new(pieces.into_iter().chain([Vec::new()]).collect(), vec![end]))
+}
+
+/// The first tokens of a file that has the bytes of one in each line, in hexadecimal digits: `docs/benchmarks/vocabulary.py`.
+fn pieces_of(path: &Path, size: usize) -> Vec<Vec<u8>> {
+    let digits = |line: &str| {
+        let pairs = line.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
+        pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().take(size - 1).map(digits).collect()
+}
+
+fn made_up_pieces(size: usize) -> Vec<Vec<u8>> {
     let syllables = [
         "a", "in", "er", "st", "on", "the", "ing", "com", "pre", "ver", "to", "al", "re", "us", "qu", "ment", "ö", "Ж",
     ];
@@ -203,9 +222,7 @@ fn vocabulary(size: usize) -> Arc<Vocabulary> {
         pieces.push(word.into_bytes());
         number += 1;
     }
-    pieces.push(Vec::new());
-    let end = Token(pieces.len() as u32 - 1);
-    Arc::new(Vocabulary::new(pieces, vec![end]))
+    pieces
 }
 
 /// The longest token at each place.
@@ -227,7 +244,7 @@ const BOUNDED: &str = r#"{"type":"object","properties":{"id":{"type":"string","p
 
 /// Masks over 128k tokens while a text is written: of a grammar's first text, and when its lexer has learned.
 fn grammars(c: &mut Criterion) {
-    let vocabulary = vocabulary(128_256);
+    let (vocabulary, logits) = (vocabulary(128_256), logits(128_256));
     let store = GrammarStore::new(vocabulary.clone());
     let begun = Instant::now();
     let ready = store.prepare();
@@ -247,32 +264,39 @@ fn grammars(c: &mut Criterion) {
     for (name, spec, text) in cases {
         let grammar = Grammar::new(spec);
         let text = tokens(&vocabulary, text);
+        let mut row = Row::new(&[], 1);
         let begun = Instant::now();
         let Ok(first) = store.matcher(&grammar) else { continue };
         eprintln!("grammars/{name}: compiled in {:?}", begun.elapsed());
-        let write = |times: &mut Vec<Duration>| {
+        let mut write = |times: &mut Vec<Duration>, draws: &mut Vec<Duration>| {
             let mut matcher = first.fresh();
             for token in &text {
                 let begun = Instant::now();
                 let mask = matcher.mask();
                 times.push(begun.elapsed());
+                if let Ok(mask) = &mask {
+                    let begun = Instant::now();
+                    let drawn = row.load_masked(&logits, mask.bits()).ok().and_then(|()| row.draw());
+                    draws.push(begun.elapsed());
+                    assert!(drawn.is_some_and(|token| mask.allows(token)), "{name}");
+                }
                 assert!(mask.is_ok_and(|mask| mask.allows(*token)) && matcher.accept(*token).is_ok(), "{name}");
             }
         };
         for (when, texts) in [("first text", 1), ("later texts", 200)] {
-            let mut times = Vec::new();
-            (0..texts).for_each(|_| write(&mut times));
-            times.sort_unstable();
-            let mean = times.iter().sum::<Duration>() / times.len() as u32;
-            let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-            eprintln!(
-                "grammars/{name}, {when}: mean {mean:?}, p50 {:?}, p99 {:?}, most {:?}",
-                at(0.5),
-                at(0.99),
-                at(1.0)
-            );
+            let (mut masks, mut draws) = (Vec::new(), Vec::new());
+            (0..texts).for_each(|_| write(&mut masks, &mut draws));
+            for (what, mut times) in [("masks", masks), ("masked draws", draws)] {
+                times.sort_unstable();
+                let mean = times.iter().sum::<Duration>() / times.len() as u32;
+                let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+                let (p50, p99, most) = (at(0.5), at(0.99), at(1.0));
+                eprintln!("grammars/{name}, {when}, {what}: mean {mean:?}, p50 {p50:?}, p99 {p99:?}, most {most:?}");
+            }
         }
-        group.bench_function(BenchmarkId::new("a text's masks", name), |b| b.iter(|| write(&mut Vec::new())));
+        group.bench_function(BenchmarkId::new("a text's masks and draws", name), |b| {
+            b.iter(|| write(&mut Vec::new(), &mut Vec::new()));
+        });
     }
     group.finish();
 }

@@ -98,6 +98,8 @@ pub(crate) struct Sequence {
     /// `None`: the text may be anything.
     pub(crate) constraint: Option<Constraint>,
     pub(crate) acceptance: AcceptanceRate,
+    /// Of drafts that a grammar was certain of: a model may spell the same text with other tokens.
+    pub(crate) forced_acceptance: AcceptanceRate,
     drafted: u32,
     accepted: u32,
     context_tokens: u32,
@@ -152,6 +154,7 @@ impl Sequence {
             forced: false,
             constraint: matcher.map(Constraint::new),
             acceptance: AcceptanceRate::default(),
+            forced_acceptance: AcceptanceRate::of_certain(),
             drafted: 0,
             accepted: 0,
             context_tokens,
@@ -244,9 +247,12 @@ impl Sequence {
     /// The draft was verified: its first `accepted` tokens were drawn indeed. Returns its length and `accepted`, or zeros if it was
     /// no guess.
     pub(crate) fn settle_draft(&mut self, accepted: u32) -> (u32, u32) {
-        let forced = std::mem::take(&mut self.forced);
-        let (drafted, accepted) = if forced { (0, 0) } else { (self.draft.len() as u32, accepted) };
+        let drafted = self.draft.len() as u32;
         self.draft.clear();
+        if std::mem::take(&mut self.forced) {
+            self.forced_acceptance.record(drafted, accepted);
+            return (0, 0);
+        }
         self.acceptance.record(drafted, accepted);
         self.drafted += drafted;
         self.accepted += accepted;
@@ -280,10 +286,7 @@ impl Sequence {
         if self.start.max_tokens == 0 {
             return self.end(FinishReason::Length);
         }
-        if self.row.load(logits).is_err() {
-            return Drawn::Failed(WorkerError::InvalidLogits);
-        }
-        let (token, reason) = match self.draw() {
+        let (token, reason) = match self.draw(logits) {
             Ok(Next::Token(token)) => (Some(token), FinishReason::Stop),
             Ok(Next::End(EndReason::Stop) | Next::Complete) => (None, FinishReason::Stop),
             Ok(Next::End(EndReason::Length)) => (None, FinishReason::Length),
@@ -433,11 +436,16 @@ impl Sequence {
     ///
     /// A grammar bans what it does not allow before the samplers, so that what they keep of a row is something that it allows, and
     /// has the last word after them, because they may write any logits and choose any token.
-    fn draw(&mut self) -> Result<Next, WorkerError> {
+    fn draw(&mut self, logits: &[f32]) -> Result<Next, WorkerError> {
         let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
         if mask.as_ref().is_some_and(Mask::is_final) {
             return Ok(Next::Complete);
         }
+        let loaded = match &mask {
+            Some(mask) => self.row.load_masked(logits, mask.bits()),
+            None => self.row.load(logits),
+        };
+        loaded.map_err(|_| WorkerError::InvalidLogits)?;
         let banned = banned_at(&self.bans, self.generated);
         let allows = |token: Token| mask.as_ref().is_none_or(|mask| mask.allows(token));
         match self.row.take_forced() {
@@ -450,11 +458,8 @@ impl Sequence {
         for ids in [&self.ignored[..], early, banned].into_iter().filter(|ids| !ids.is_empty()) {
             self.row.ban(ids).map_err(engine)?;
         }
-        if let Some(mask) = &mask {
-            self.row.mask(mask.bits()).map_err(engine)?;
-            if !self.row.has_any() {
-                return Err(exhausted("the model and filters rule out all that the grammar allows"));
-            }
+        if mask.is_some() && !self.row.has_any() {
+            return Err(exhausted("the model and filters rule out all that the grammar allows"));
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;

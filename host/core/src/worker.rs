@@ -271,7 +271,7 @@ impl Worker {
         }
         running.iter_mut().for_each(Sequence::drop_draft);
         let mut bounds = DraftBounds::new(running, limits, self.step_tokens, kv);
-        forced::draft(running, &mut bounds);
+        forced::draft(running, &mut bounds, pacer);
         let Some(speculation) = speculation else { return };
         freed.for_each(|seq| speculation.forget(seq));
         speculation.draft(running, bounds, pacer);

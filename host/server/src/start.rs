@@ -201,7 +201,7 @@ impl Starter {
                 cores: self.cores.take(model.sizes.threads),
                 seat: self.budget.seat(model.sizes.threads),
             };
-            let handle = self.start_worker(setup, (config, &grammars, beginning), make.clone())?;
+            let handle = self.start_worker(setup, (model, &grammars, beginning), make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
             let metrics = self.metrics.worker(&config.id, &id.to_string());
@@ -245,13 +245,16 @@ impl Starter {
     fn start_worker<E: Engine + Send + 'static>(
         &self,
         setup: WorkerSetup,
-        (config, grammars, beginning): (&ModelConfig, &Arc<GrammarStore>, &Beginning),
+        (model, grammars, beginning): (&Weights, &Arc<GrammarStore>, &Beginning),
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Send + 'static,
     ) -> Result<Handle, ServerError> {
+        let config = model.config();
         let (id, step_target) = (setup.id, config.step_target());
         let (policies, grammars) = (self.policies.clone(), grammars.clone());
         // Its thread has nothing more to do once the worker has ended.
         let spawner = self.supervisor.spawner(ShutdownStage::Storage);
+        // Where all processors compute the step, a thread for the masks would make its threads wait.
+        let masks = (self.cores.has_spare() || model.uses_device()).then_some(spawner);
         let gauges = self.gauges(config, &id.to_string(), beginning);
         let alive = beginning.alive.clone();
         worker_thread::spawn(&self.supervisor, gauges, setup, move || {
@@ -266,7 +269,7 @@ impl Starter {
                 cache,
                 step_target,
                 grammars: grammars.clone(),
-                masks: Some(MaskThread::new(spawner.clone())),
+                masks: masks.clone().map(MaskThread::new),
                 speculation,
             });
             Ok((engine, worker))

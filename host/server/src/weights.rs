@@ -261,8 +261,13 @@ impl Weights {
     /// Whether each of its workers computes with threads that were started for it, and with nothing else: a draft model has threads
     /// of its own beside them, and so has a device.
     pub(crate) fn computes_in_teams(&self) -> bool {
-        let shares = self.config().draft_model.is_some() || self.sizes.offloaded.layers > 0;
+        let shares = self.config().draft_model.is_some() || self.uses_device();
         self.is_generating() && self.sizes.threads > 1 && !shares
+    }
+
+    /// Whether a device computes layers of it.
+    pub(crate) fn uses_device(&self) -> bool {
+        self.sizes.offloaded.layers > 0
     }
 
     pub(crate) fn is_generating(&self) -> bool {

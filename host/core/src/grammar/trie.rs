@@ -1,7 +1,8 @@
 //! A model's vocabulary as `llguidance` sees it.
 use std::sync::Arc;
 
-use toktrie::{INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::earley::SlicedBiasComputer;
+use toktrie::{INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use super::error::{GrammarError, GrammarFault};
 use crate::limits;
@@ -52,7 +53,8 @@ pub(super) fn factory(vocabulary: &Vocabulary) -> Result<llguidance::ParserFacto
         trie = trie.with_eos_tokens(&ends);
     }
     let tokens: TokEnv = Arc::new(GreedyTokens(trie));
-    let mut factory = llguidance::ParserFactory::new_simple(&tokens).map_err(|error| refused(error.to_string()))?;
+    let factory = llguidance::ParserFactory::new(&tokens, InferenceCapabilities::default(), &slices());
+    let mut factory = factory.map_err(|error| refused(error.to_string()))?;
     factory.quiet();
     *factory.limits_mut() = llguidance::api::ParserLimits {
         max_items_in_row: limits::GRAMMAR_ITEMS,
@@ -65,6 +67,14 @@ pub(super) fn factory(vocabulary: &Vocabulary) -> Result<llguidance::ParserFacto
         verbose_errors: false,
     };
     Ok(factory)
+}
+
+/// Sets of tokens that are looked at together: where a grammar allows all of one, a mask takes it as a whole.
+fn slices() -> Vec<String> {
+    let mut slices = SlicedBiasComputer::general_slices();
+    // Most identifiers, and what formats such as `email` are made of.
+    slices.push("[a-zA-Z0-9]+".to_owned());
+    slices
 }
 
 /// What a grammar may spell with a token. No text has a byte of 255, which begins the names of control tokens here: one without any

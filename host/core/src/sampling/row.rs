@@ -154,12 +154,25 @@ impl Row {
     /// # Errors
     /// A logit is NaN or +infinity, or none is finite.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), InvalidLogits> {
+        self.reset();
+        if self.workspace.values.load(logits) { Ok(()) } else { Err(InvalidLogits) }
+    }
+
+    /// Loads the logits of a step, and bans all tokens whose bit is 0 or absent. Bit `i % 32` of word `i / 32` is token `i`'s.
+    ///
+    /// # Errors
+    /// The logit of a token with a bit is NaN or +infinity.
+    pub fn load_masked(&mut self, logits: &[f32], bits: &[u32]) -> Result<(), InvalidLogits> {
+        self.reset();
+        if self.workspace.values.load_masked(logits, bits) { Ok(()) } else { Err(InvalidLogits) }
+    }
+
+    fn reset(&mut self) {
         (self.narrowed, self.settled) = (false, false);
         if let Some(mirostat) = &mut self.mirostat {
             mirostat.armed = false;
         }
         self.workspace.candidates.clear();
-        if self.workspace.values.load(logits) { Ok(()) } else { Err(InvalidLogits) }
     }
 
     /// Exchanges the workspace: the worker lends it before `load`, and takes it back after the draw.

@@ -8,6 +8,8 @@ use crate::vectors::exp;
 pub(super) const BLOCK: usize = 64;
 /// Once more than an eighth of the logits were noted one by one, all of them are.
 const NOTED_SHARE: usize = 8;
+/// Tokens of a word of a mask.
+const WORD: usize = u32::BITS as usize;
 /// Parallel lanes of the kernels below: a multiple of every vector width in use.
 const LANES: usize = 16;
 
@@ -35,11 +37,26 @@ struct Journal {
 impl Values {
     /// Loads the logits of a step in one pass. Returns false if one is NaN or +infinity, or none is finite.
     pub(super) fn load(&mut self, logits: &[f32]) -> bool {
-        self.logits.resize(logits.len(), 0.0);
-        self.maxima.resize(logits.len().div_ceil(BLOCK), 0.0);
+        self.resize(logits.len());
         let valid = copy(logits, &mut self.logits, &mut self.maxima);
         let best = self.maximum();
         valid && best > f32::NEG_INFINITY && best < f32::INFINITY
+    }
+
+    /// The same, but tokens whose bit is 0 or absent are banned, whatever their logits. Returns false if another one's is NaN or
+    /// +infinity.
+    pub(super) fn load_masked(&mut self, logits: &[f32], bits: &[u32]) -> bool {
+        self.resize(logits.len());
+        copy_masked(logits, &mut self.logits, &mut self.maxima, bits) && self.maximum() < f32::INFINITY
+    }
+
+    fn resize(&mut self, size: usize) {
+        if self.logits.len() != size {
+            // A block that is banned as a whole is not written again: none may keep its maximum and become longer.
+            self.maxima.clear();
+            self.logits.resize(size, 0.0);
+            self.maxima.resize(size.div_ceil(BLOCK), f32::NAN);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -136,10 +153,7 @@ impl Values {
     /// Sets the logits of all tokens to minus infinity whose bit is 0.
     pub(super) fn mask(&mut self, bits: &[u32]) {
         self.note_all();
-        mask(&mut self.logits, bits);
-        for block in 0..self.maxima.len() {
-            self.refresh(block);
-        }
+        mask(&mut self.logits, &mut self.maxima, bits);
     }
 
     /// Multiplies all logits by a positive number.
@@ -224,25 +238,106 @@ impl Values {
 vectorized! {
     /// Copies logits and finds the maximum of each block. Returns whether none is NaN.
     fn copy(from: &[f32], to: &mut [f32], maxima: &mut [f32]) -> bool {
-        let mut valid = true;
-        for ((from, to), maximum) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)).zip(maxima) {
-            to.copy_from_slice(from);
-            let (best, no_nan) = scan(from);
-            valid &= no_nan;
-            *maximum = best;
+        let ((blocks, rest), (copies, rest_copy)) = (from.as_chunks::<BLOCK>(), to.as_chunks_mut::<BLOCK>());
+        let (mut valid, mut maxima) = (true, maxima.iter_mut());
+        // Of a known size, blocks are computed in one stretch of code.
+        for ((from, to), maximum) in blocks.iter().zip(copies).zip(&mut maxima) {
+            valid &= copy_block(from, to, maximum);
         }
-        valid
+        match maxima.next() {
+            Some(maximum) => valid & copy_block(rest, rest_copy, maximum),
+            None => valid,
+        }
     }
 }
 
+/// Returns whether no logit is NaN.
+#[inline(always)]
+fn copy_block(from: &[f32], to: &mut [f32], maximum: &mut f32) -> bool {
+    to.copy_from_slice(from);
+    let (best, no_nan) = scan(from);
+    *maximum = best;
+    no_nan
+}
+
 vectorized! {
-    fn mask(logits: &mut [f32], bits: &[u32]) {
-        for (logits, word) in logits.chunks_mut(u32::BITS as usize).zip(bits) {
-            for (bit, logit) in logits.iter_mut().enumerate() {
-                *logit = if (word >> bit) & 1 == 1 { *logit } else { f32::NEG_INFINITY };
-            }
+    /// `copy` of the tokens whose bit is 1; the others are banned. Most blocks are banned or allowed as a whole, and one that was
+    /// banned before is not written.
+    fn copy_masked(from: &[f32], to: &mut [f32], maxima: &mut [f32], bits: &[u32]) -> bool {
+        let ((blocks, rest), (copies, rest_copy)) = (from.as_chunks::<BLOCK>(), to.as_chunks_mut::<BLOCK>());
+        let (whole, last) = bits.as_chunks::<{ BLOCK / WORD }>();
+        let mut valid = true;
+        let masks = whole.iter().map(|words| &words[..]).chain([last]).chain(std::iter::repeat(&[][..]));
+        let mut masks = masks.zip(maxima);
+        // Of a known size, blocks are computed in one stretch of code.
+        for ((from, to), (words, maximum)) in blocks.iter().zip(copies).zip(&mut masks) {
+            valid &= copy_masked_block(from, to, maximum, words);
+        }
+        match masks.next() {
+            Some((words, maximum)) => valid & copy_masked_block(rest, rest_copy, maximum, words),
+            None => valid,
         }
     }
+}
+
+/// Returns whether no token's logit that the words allow is NaN.
+#[inline(always)]
+fn copy_masked_block(from: &[f32], to: &mut [f32], maximum: &mut f32, words: &[u32]) -> bool {
+    if words.iter().all(|&word| word == 0) {
+        if *maximum != f32::NEG_INFINITY {
+            to.fill(f32::NEG_INFINITY);
+            *maximum = f32::NEG_INFINITY;
+        }
+        return true;
+    }
+    if words.len() == BLOCK / WORD && words.iter().all(|&word| word == u32::MAX) {
+        return copy_block(from, to, maximum);
+    }
+    to.copy_from_slice(from);
+    mask_block(to, words);
+    let (best, no_nan) = scan(to);
+    *maximum = best;
+    no_nan
+}
+
+vectorized! {
+    /// Bans the tokens whose bit is 0. Most blocks are banned or allowed as a whole: those are not looked at one by one.
+    fn mask(logits: &mut [f32], maxima: &mut [f32], bits: &[u32]) {
+        let blocks = logits.chunks_mut(BLOCK).zip(maxima);
+        for ((block, maximum), words) in blocks.zip(bits.chunks(BLOCK / WORD)) {
+            if *maximum == f32::NEG_INFINITY || words.iter().all(|&word| word == u32::MAX) {
+                continue;
+            }
+            if words.iter().all(|&word| word == 0) {
+                block.fill(f32::NEG_INFINITY);
+                *maximum = f32::NEG_INFINITY;
+                continue;
+            }
+            mask_block(block, words);
+            *maximum = select::lane_maximum(block);
+        }
+    }
+}
+
+/// Tokens without a word are banned.
+#[inline(always)]
+fn mask_block(block: &mut [f32], words: &[u32]) {
+    let mut words = words.iter().copied().chain(std::iter::repeat(0));
+    let (whole, rest) = block.as_chunks_mut::<WORD>();
+    for (logits, word) in whole.iter_mut().zip(&mut words) {
+        // All together, so that they are computed in vector registers.
+        *logits = std::array::from_fn(|bit| masked(logits[bit], word, bit));
+    }
+    if let Some(word) = words.next() {
+        rest.iter_mut().enumerate().for_each(|(bit, logit)| *logit = masked(*logit, word, bit));
+    }
+}
+
+#[inline(always)]
+fn masked(logit: f32, word: u32, bit: usize) -> f32 {
+    // All bits are 1 where the token is allowed.
+    let allowed = ((word >> bit) & 1).wrapping_neg();
+    f32::from_bits(logit.to_bits() & allowed | f32::NEG_INFINITY.to_bits() & !allowed)
 }
 
 vectorized! {

@@ -65,6 +65,71 @@ proptest! {
     }
 }
 
+/// Words of masks, of which most ban or allow all of their tokens.
+fn words() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::vec(prop_oneof![Just(0), Just(u32::MAX), any::<u32>()], 22)
+}
+
+/// The logits as a mask leaves them. Tokens without a word are banned.
+fn masked(logits: &[f32], words: &[u32]) -> Vec<f32> {
+    let allowed = |token: usize| words.get(token / 32).is_some_and(|word| word & (1 << (token % 32)) != 0);
+    let one = |(token, &logit): (usize, &f32)| if allowed(token) { logit } else { f32::NEG_INFINITY };
+    logits.iter().enumerate().map(one).collect()
+}
+
+fn maxima(logits: &[f32]) -> Vec<f32> {
+    logits.chunks(BLOCK).map(select::maximum).collect()
+}
+
+proptest! {
+    #[test]
+    fn a_mask_bans_each_token_whose_bit_is_0(logits in logits(), first in words(), second in words()) {
+        let mut values = loaded(&logits);
+        // Tokens that were banned before stay so.
+        for (words, expected) in [(&first, masked(&logits, &first)), (&second, masked(&masked(&logits, &first), &second))] {
+            values.mask(words);
+            prop_assert_eq!(values.as_slice(), &expected[..]);
+            prop_assert_eq!(values.maxima(), maxima(&expected));
+        }
+    }
+
+    #[test]
+    fn masked_rows_are_loaded_over_any_others(
+        rows in prop::collection::vec((logits(), prop::option::of((words(), 0usize..23))), 1..6), size in prop::option::of(1usize..700),
+    ) {
+        // Rows of one size, as a worker has them, and of any.
+        let mut values = Values::default();
+        for (mut logits, mask) in rows {
+            logits.resize(size.unwrap_or(logits.len()), 1.0);
+            let expected = match mask {
+                Some((words, count)) => {
+                    let words = &words[..count.min(words.len())];
+                    prop_assert!(values.load_masked(&logits, words));
+                    masked(&logits, words)
+                }
+                None => {
+                    values.load(&logits);
+                    logits
+                }
+            };
+            prop_assert_eq!(values.as_slice(), &expected[..]);
+            prop_assert_eq!(values.maxima(), maxima(&expected));
+        }
+    }
+}
+
+#[test]
+fn what_a_mask_allows_must_be_a_number() {
+    let row = |bad: f32| [vec![0.0; 40], vec![bad], vec![0.0; 100]].concat();
+    let (all, without) = ([u32::MAX; 5], [u32::MAX, !(1 << 8), u32::MAX, u32::MAX, u32::MAX]);
+    for bad in [f32::NAN, f32::INFINITY] {
+        let mut values = Values::default();
+        assert!(!values.load_masked(&row(bad), &all));
+        assert!(values.load_masked(&row(bad), &without) && values.load_masked(&row(bad), &[0; 5]));
+        assert_eq!(values.maximum(), f32::NEG_INFINITY);
+    }
+}
+
 #[test]
 fn exp_is_within_two_units_in_the_last_place() {
     for i in 0..870_000 {

@@ -5,6 +5,8 @@ use crate::step_times::{StepTime, Work};
 const RATE_WEIGHT: f32 = 0.1;
 /// Assumed acceptance rate before the first draft.
 const INITIAL_RATE: f32 = 0.7;
+/// The same where a grammar says what comes next, which a model may only spell in another way.
+const INITIAL_RATE_OF_CERTAIN: f32 = 0.95;
 /// Steps without a draft before one token is tried again, because the text may have become predictable.
 const RETRY_STEPS: u32 = 64;
 /// Break-even probability while the cost of a row is unknown.
@@ -25,6 +27,11 @@ impl Default for AcceptanceRate {
 }
 
 impl AcceptanceRate {
+    /// Of drafts that say what must come next.
+    pub(crate) fn of_certain() -> Self {
+        Self { rate: INITIAL_RATE_OF_CERTAIN, ..Self::default() }
+    }
+
     /// Number of tokens to draft, at most `max`: a token pays if the probability that it is accepted is above
     /// `break_even`.
     pub(crate) fn draft_len(&mut self, break_even: f32, max: usize) -> usize {

@@ -220,6 +220,36 @@ fn the_same_tokens_come_with_and_without_drafts_and_with_masks_computed_beside()
     assert!(steps_saved > 0 && drafts > 0, "{steps_saved} steps saved, {drafts} tokens guessed");
 }
 
+#[test]
+fn a_model_that_spells_the_certain_text_in_its_own_way_gets_few_drafts_of_it() {
+    let letters = |hash: u64, token: u32| if token < 128 { 20.0 } else { uniform(hash, token) };
+    let pieces = |hash: u64, token: u32| if token < 128 { -20.0 } else { uniform(hash, token) };
+    let grammar = schema(&json!({ "const": "name".repeat(200) }));
+    let run = |logit: fn(u64, u32) -> f32| {
+        let mut bench = bench();
+        bench.engine.logit = Some(logit);
+        bench.begin(constrained(1, &grammar));
+        let mut steps = 0;
+        loop {
+            match bench.step() {
+                Step::Idle => break,
+                // A row takes as long as all that a step takes beside them.
+                Step::Decoded { tokens } => bench.now += Duration::from_millis(1 + tokens as u64),
+                Step::Prepared => {}
+            }
+            steps += 1;
+        }
+        let (_, Some(Event::Finished { usage, .. })) = &bench.results()[&1] else { panic!("{:?}", bench.events) };
+        (usage.generated_tokens as usize, bench.engine.decoded, steps)
+    };
+    let (tokens, decoded, _) = run(letters);
+    assert_eq!(tokens, 802, "a letter at a time");
+    assert!(decoded < tokens + 300, "{decoded} rows");
+    let (tokens, decoded, steps) = run(pieces);
+    // Of the pieces, several spell the same.
+    assert!(tokens > 2 * steps && decoded < tokens + 300, "{tokens} tokens, {decoded} rows, {steps} steps");
+}
+
 /// Takes back every piece that ends with a vowel or a `7`, sometimes several tokens of them.
 #[derive(Debug)]
 struct Fussy;
