@@ -178,7 +178,7 @@ fn vocabulary(size: usize) -> Arc<Vocabulary> {
     let pieces =
         std::env::var_os("CAMSHAFT_BENCH_VOCABULARY").map_or_else(made, |path| pieces_of(Path::new(&path), size));
     let end = Token(pieces.len() as u32);
-    Arc::new(Vocabulary::new(pieces.into_iter().chain([Vec::new()]).collect(), vec![end]))
+    Arc::new(Vocabulary::new(pieces.into_iter().chain([Vec::new()]), vec![end]))
 }
 
 /// The first tokens of a file that has the bytes of one in each line, in hexadecimal digits: `docs/benchmarks/vocabulary.py`.

@@ -211,7 +211,14 @@ fn other_grammars_match_what_they_say() {
 fn a_grammar_that_nothing_matches_is_refused() {
     assert!(refuses(GrammarSpec::Lark { text: "start: start \"a\"".to_owned() }).contains("no text"));
     assert!(refuses(GrammarSpec::Regex { pattern: String::new() }).contains("empty"));
-    assert_eq!(refuses(GrammarSpec::Choice { texts: Vec::new() }), "0 choices, from 1 to 4096");
+    assert_eq!(refuses(GrammarSpec::Choice { texts: Vec::new() }), "0 choices, where 1 to 4096 may be");
+    let pattern = |pattern: &str| refuses(GrammarSpec::Regex { pattern: pattern.to_owned() });
+    assert_eq!(pattern("a("), "invalid regex \"a(\": regex parse error: error: unclosed group");
+    assert!(
+        pattern("[z-a]: b").starts_with("invalid regex \"[z-a]: b\": regex parse error: "),
+        "{}",
+        pattern("[z-a]: b")
+    );
     assert_eq!(
         refuses(GrammarSpec::Choice { texts: vec![String::new()] }),
         "choice 0 \"\" has 0 bytes, from 1 to 8192"

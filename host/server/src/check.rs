@@ -2,12 +2,13 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use camshaft_core::family::detect::{family_of, other_family};
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
 use prometheus::Registry;
 
 use crate::cache_plan::{CachePlan, CacheShare};
-use crate::config::Config;
+use crate::config::{Config, FamilyKey};
 use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::progress::ProgressSink;
@@ -144,6 +145,9 @@ fn models(config: &Config, report: &mut Report) {
                 let (name, parameters) = weights.loaded.described();
                 let name = if name.is_empty() { id } else { &name };
                 report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
+                if weights.is_generating() {
+                    report.line(&family(weights));
+                }
                 disk(weights, &plan, report);
             }
             Err(error) => {
@@ -158,6 +162,17 @@ fn models(config: &Config, report: &mut Report) {
     sized.table().lines().for_each(|line| report.line(line));
     sized.chosen().iter().for_each(|line| report.line(line));
     sized.cuts().iter().for_each(|cut| report.line(cut));
+}
+
+/// In whose notation a model writes tool calls and thinking.
+fn family(weights: &Weights) -> String {
+    let config = weights.config();
+    let (named, template) = (config.family.map(|FamilyKey(family)| family), weights.loaded.chat_template());
+    let line = format!("model {}: tool calls and thinking as of family {}", config.id, family_of(named, template).name);
+    match other_family(named, template) {
+        Some(other) => format!("{line}, though its chat template shows {}", other.name),
+        None => line,
+    }
 }
 
 /// Checks the directory in which the workers would keep segments.

@@ -238,6 +238,14 @@ impl Loaded {
         }
     }
 
+    /// The chat template in its file.
+    pub(crate) fn chat_template(&self) -> Option<&str> {
+        match &self.source {
+            WeightsSource::Llama { model, .. } => model.info().chat_template.as_deref(),
+            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => None,
+        }
+    }
+
     /// Its name, as its file has it, and how many parameters it has.
     pub(crate) fn described(&self) -> (String, u64) {
         match &self.source {

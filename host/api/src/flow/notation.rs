@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use camshaft_core::family::description::{CallIds, Described, Family, TemplateUse, ThinkingState};
-use camshaft_core::family::detect::detect;
+use camshaft_core::family::detect::family_of;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
@@ -40,8 +40,8 @@ pub(crate) struct Written {
 impl Notation {
     /// `family`: the one that the operator names; else the one that the chat template shows.
     pub(crate) fn new(family: Option<&'static Family>, text: &TextModel) -> Self {
-        let template = text.info.chat_template.as_deref().unwrap_or_default();
-        let family = family.unwrap_or_else(|| detect(template));
+        let template = text.info.chat_template.as_deref();
+        let (family, template) = (family_of(family, template), template.unwrap_or_default());
         let mentioned = |marker: &str| template.contains(marker.trim());
         let control = |marker: &str| {
             let [token] = text.tokenizer.tokenize(marker, false, true)[..] else { return None };
@@ -55,6 +55,11 @@ impl Notation {
             stops: family.stops.iter().filter_map(|stop| control(stop)).collect(),
             thinks: family.thinking.as_ref().is_some_and(|of| mentioned(of.begin) || mentioned(of.end)),
         }
+    }
+
+    /// Whether its answers may have thinking apart from their text.
+    pub(crate) fn thinks(&self) -> bool {
+        self.thinks
     }
 
     /// Where the answer to a prompt stands. `held`: to a grammar, which would let a model that does not think begin to, and never

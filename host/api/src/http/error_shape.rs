@@ -38,11 +38,12 @@ impl ErrorShape {
     /// Gives a failed request's response the body that clients of the protocol read. `id`: of the request.
     pub(crate) fn write(self, note: &ErrorNote, id: &str, response: &mut Response) {
         match self {
-            Self::OpenInference => replace(&ErrorText { error: &note.message }, response),
+            Self::OpenInference => replace(&ErrorText { error: &note.naming_field() }, response),
             Self::Messages => {
                 let (status, kind) = anthropic_error::of_answer(response.status().as_u16(), &note.code);
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(response.status());
-                let body = anthropic_error::body(kind, &note.message).about(note.param.as_deref());
+                let message = note.naming_field();
+                let body = anthropic_error::body(kind, &message).about(note.param.as_deref());
                 replace(&body.request(id), response);
             }
         }

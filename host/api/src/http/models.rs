@@ -10,10 +10,12 @@ use camshaft_core::tensor::TensorSpec;
 use serde::Deserialize;
 
 use crate::flow::api::{Api, Listed};
-use crate::flow::backend::{self, Backend, GenerateBackend, PredictBackend};
+use crate::flow::backend::{Backend, GenerateBackend, PredictBackend};
 use crate::flow::caller::Caller;
 use crate::flow::catalog::Entry;
 use crate::flow::error::FlowError;
+use crate::flow::notation::Notation;
+use crate::flow::served::Served;
 use crate::flow::session;
 use crate::flow::waiting;
 use crate::http::error::ApiError;
@@ -25,10 +27,12 @@ use crate::wire::types::models::{
 use crate::wire::types::tokens::SessionList;
 
 impl ModelDetails {
-    fn of(model: &backend::Model, state: &'static str) -> Self {
+    fn of(served: &Served, state: &'static str) -> Self {
+        let (model, notation) = (&served.model, served.notation().ok());
         let facts = match &model.backend {
             Backend::Generate(generator) => Facts::Text(TextFacts {
-                capabilities: capabilities(generator),
+                capabilities: capabilities(generator, notation.is_some_and(Notation::thinks)),
+                family: notation.map(|notation| notation.family.name.to_owned()),
                 sampling: Some(generator.sampling().into()),
                 ..TextFacts::from(&generator.text.info)
             }),
@@ -41,11 +45,14 @@ impl ModelDetails {
 }
 
 /// What requests may ask of a model that generates.
-fn capabilities(generator: &GenerateBackend) -> Vec<String> {
+fn capabilities(generator: &GenerateBackend, thinks: bool) -> Vec<String> {
     let infill = generator.text.info.infill.is_some();
     let all = [
         ("chat", true),
         ("completions", true),
+        ("tools", true),
+        ("structured_outputs", true),
+        ("reasoning", thinks),
         ("logprobs", true),
         ("infill", infill),
         ("adapters", generator.adapters.can_load()),
@@ -83,6 +90,7 @@ impl From<&ModelInfo> for TextFacts {
             prefix_reuse,
             chat_template: info.chat_template.is_some(),
             capabilities: vec!["embeddings".to_owned()],
+            family: None,
             sampling: None,
         }
     }
@@ -147,7 +155,7 @@ pub(crate) async fn show(
     let model = &found.served.model;
     // One that was replaced a moment ago is what it was.
     let state = api.catalog().at(&model.id).map_or("ready", Entry::state);
-    let mut details = ModelDetails::of(model, state);
+    let mut details = ModelDetails::of(&found.served, state);
     if let Some(adapter) = &found.adapter {
         details.model = Model::from(Listed::of(&found.served.model.id, adapter));
     }

@@ -92,6 +92,16 @@ pub(crate) struct ErrorNote {
     pub(crate) detail: Option<String>,
 }
 
+impl ErrorNote {
+    /// The message where the client is told no field beside it.
+    pub(crate) fn naming_field(&self) -> Cow<'_, str> {
+        match &self.param {
+            Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message).into(),
+            _ => self.message.as_str().into(),
+        }
+    }
+}
+
 impl Answer {
     pub(crate) fn new(status: StatusCode, kind: ErrorType, message: impl Into<String>) -> Self {
         let message = message.into();

@@ -147,7 +147,8 @@ fn refused(error: &ToolsError) -> RequestError {
         ToolsError::Parameters { tool, .. } => format!("{TOOLS}[{tool}].function.parameters"),
         ToolsError::UnknownChoice { .. } | ToolsError::NoTools => CHOICE.to_owned(),
     };
-    RequestError::field(path, error.to_string())
+    let message = format!("{path}: {error}");
+    RequestError::field(path, message)
 }
 
 #[cfg(test)]
@@ -226,14 +227,20 @@ mod tests {
         for (field, value) in [("parameters", json!([])), ("description", json!(1)), ("strict", json!("yes"))] {
             check(&tools(json!({"function": {"name": "b", field: value}})), &format!("tools[1].function.{field}"));
         }
-        let parameters = json!({"function": {"name": "b", "parameters": {"type": "string"}}});
-        check(&tools(parameters), "tools[1].function.parameters");
+        let parameters = tools(json!({"function": {"name": "b", "parameters": {"type": "string"}}}));
+        check(&parameters, "tools[1].function.parameters");
+        let named = |name: &str| json!({"type": "function", "function": {"name": name}});
+        // Where the client is told no field beside it, the message has to name it.
+        for (body, field) in [(&parameters, "tools[1].function.parameters: "), (&with(&named("c")), "tool_choice: ")] {
+            let message = read(body).unwrap_err().answer().body().error.message;
+            assert!(message.starts_with(field), "{message}");
+        }
         check(&with(&json!(1)), "tool_choice");
         check(&with(&json!("any")), "tool_choice");
         check(&with(&json!({})), "tool_choice.type");
         check(&with(&json!({"type": "mcp"})), "tool_choice.type");
         check(&with(&json!({"type": "function"})), "tool_choice.function");
-        check(&with(&json!({"type": "function", "function": {"name": "c"}})), "tool_choice");
+        check(&with(&named("c")), "tool_choice");
         let allowed = |allowed: Value| with(&json!({"type": "allowed_tools", "allowed_tools": allowed}));
         check(&allowed(json!({})), "tool_choice.allowed_tools.tools");
         check(&allowed(json!({"tools": [1]})), "tool_choice.allowed_tools.tools[0]");

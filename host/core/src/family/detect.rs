@@ -17,6 +17,17 @@ pub struct UnknownFamily {
     hint: String,
 }
 
+/// The family of a model: the one that its operator names, else the one that its chat template shows.
+pub fn family_of(named: Option<&'static Family>, template: Option<&str>) -> &'static Family {
+    named.unwrap_or_else(|| detect(template.unwrap_or_default()))
+}
+
+/// The family that the chat template shows where the operator names another one.
+pub fn other_family(named: Option<&'static Family>, template: Option<&str>) -> Option<&'static Family> {
+    let shown = detect(template.unwrap_or_default());
+    named.filter(|named| *named != shown && *shown != GENERIC).map(|_| shown)
+}
+
 /// The family of a model with this chat template: the generic one if it shows the markers of none.
 pub fn detect(template: &str) -> &'static Family {
     let shows = |markers: &&[&str]| markers.iter().all(|marker| template.contains(marker));
@@ -44,6 +55,22 @@ impl FromStr for FamilyName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_operator_names_goes_before_what_the_template_shows() {
+        let hermes = Some("<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}");
+        let name = |name: &str| name.parse().ok().map(|FamilyName(family)| family);
+        let check = |named: Option<&'static Family>, template, expected: (&str, Option<&str>)| {
+            let other = other_family(named, template).map(|family| family.name);
+            assert_eq!((family_of(named, template).name, other), expected);
+        };
+        check(None, hermes, ("hermes", None));
+        check(None, None, ("generic", None));
+        check(name("hermes"), hermes, ("hermes", None));
+        check(name("granite"), hermes, ("granite", Some("hermes")));
+        check(name("granite"), Some("{{ messages }}"), ("granite", None));
+        check(name("generic"), hermes, ("generic", Some("hermes")));
+    }
 
     /// Excerpts of what templates are recognised by.
     #[test]

@@ -6,7 +6,7 @@ use llguidance::{ParserFactory, TokenParser, regex_to_lark};
 use serde_json::map::Entry;
 use serde_json::{Value, json};
 
-use super::error::{GrammarError, compiler_reason, shown};
+use super::error::{GrammarError, compiler_reason, pattern_reason, shown};
 use super::guarded::{Guarded, ParserFault};
 use super::lexers::{LexerSize, Lexers};
 use super::pattern::check_pattern;
@@ -58,6 +58,10 @@ impl Compiled {
     ) -> Result<Self, GrammarError> {
         let mut pristine = match spec {
             GrammarSpec::JsonSchema { schema } => schema_parser(factory, &schema::check(schema)?)?,
+            GrammarSpec::Regex { .. } => {
+                let of_pattern = |error: GrammarError| GrammarError { reason: pattern_reason(&error.reason), ..error };
+                parser(factory, top_level(spec)?).map_err(of_pattern)?
+            }
             spec => parser(factory, top_level(spec)?)?,
         };
         pristine.start_without_prompt();
@@ -189,7 +193,7 @@ fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenPars
 fn choice(texts: &[String]) -> Result<String, GrammarError> {
     let (count, max) = (texts.len(), limits::CHOICE_TEXTS);
     if count == 0 || count > max {
-        return Err(GrammarError::too_large(format!("{count} choices, from 1 to {max}")));
+        return Err(GrammarError::too_large(format!("{count} choices, where 1 to {max} may be")));
     }
     let mut lark = String::from("start: CHOICE\nCHOICE: ");
     for (at, text) in texts.iter().enumerate() {

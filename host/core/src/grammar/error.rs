@@ -83,6 +83,15 @@ pub(super) fn shown(value: &str) -> String {
     cut(value, SHOWN_CHARS)
 }
 
+/// The same of a pattern, which the compiler read within a grammar: the place in that grammar is nobody's.
+pub(super) fn pattern_reason(reason: &str) -> String {
+    let place = |said: &str| said.starts_with("at ") && said.ends_with(')');
+    match reason.split_once(": ") {
+        Some((said, rest)) if place(said) => rest.replacen(" (in regex)", "", 1),
+        _ => reason.to_owned(),
+    }
+}
+
 /// What the grammar compiler said, without the grammar that it may add.
 pub(super) fn compiler_reason(error: &str) -> String {
     let mut lines = error.lines().map(str::trim);

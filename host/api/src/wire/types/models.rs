@@ -63,9 +63,13 @@ pub(crate) struct TextFacts {
     pub(crate) prefix_reuse: PrefixReuse,
     /// Whether the model has one of its own.
     pub(crate) chat_template: bool,
-    /// What it is asked by: `chat`, `completions`, `logprobs`, `infill` (`suffix`), `adapters` (`lora`) and `sessions`, or
-    /// `embeddings`.
+    /// What it is asked by: `chat`, `completions`, `tools`, `structured_outputs`, `reasoning` (its thinking comes apart from its
+    /// answer), `logprobs`, `infill` (`suffix`), `adapters` (`lora`) and `sessions`, or `embeddings`.
     pub(crate) capabilities: Vec<String>,
+    /// In whose notation it writes tool calls and thinking: the `family` of its configuration, else the one that its chat template
+    /// shows; `generic` where it shows none. Of a model that generates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) family: Option<String>,
     /// Of requests that name none; of a model that generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sampling: Option<Sampling>,
