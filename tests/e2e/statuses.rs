@@ -197,3 +197,62 @@ fn bodies_past_the_memory_for_requests_are_refused_as_overload() {
         other => Err(other),
     });
 }
+
+/// Begins a body of 2 MiB that lacks its end.
+fn begin_body(server: &Server, key: &str) -> TcpStream {
+    const BYTES: usize = (2 << 20) - (64 << 10);
+    let text = json!({"model": "demo", "text": "Hi"}).to_string();
+    let begun = format!("{BYTES:x}\r\n{text}{}\r\n", " ".repeat(BYTES - text.len()));
+    let request = Request::new("POST", "/v1/tokenize")
+        .header("content-type", "application/json")
+        .header("transfer-encoding", "chunked")
+        .raw_body(begun);
+    server.client.with_key(key).begin(&request)
+}
+
+/// What `/readyz` answers while a byte more of each body arrives: a silent one would be cut where memory is tight, one that
+/// brought this much is not within a minute. One that was cut, because this process had to wait, is begun again.
+fn readiness(server: &Server, bodies: &mut [(&str, TcpStream)]) -> Response {
+    for (key, socket) in bodies {
+        if is_answered(socket) || socket.write_all(b"1\r\n \r\n").is_err() {
+            *socket = begin_body(server, key);
+        }
+    }
+    server.client.get("/readyz")
+}
+
+#[test]
+fn the_server_is_not_ready_while_bodies_hold_over_three_quarters_of_the_memory_for_requests() {
+    // The bodies of 32 requests. A tenant may hold as much as all leave free, so nine tenants have room for three each, in
+    // whatever order they come, and five are left.
+    const KEYS: [&str; 10] = ["sk-a", "sk-b", "sk-c", "sk-d", "sk-e", "sk-f", "sk-g", "sk-h", "sk-i", "sk-other"];
+    const EACH: usize = 3;
+    let config = "[limits]\nbody = \"2MiB\"\nbodies = \"64MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
+    let keys = api_keys(&KEYS.map(|key| (key, "")));
+    let server = Setup::new().config(config).plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
+    let mut bodies: Vec<(&str, TcpStream)> =
+        KEYS[..9].iter().flat_map(|key| (0..EACH).map(|_| (*key, begin_body(&server, key)))).collect();
+    let pressed = eventually("the server is not ready", || match readiness(&server, &mut bodies) {
+        pressed if pressed.status == 503 => Ok(pressed),
+        other => Err(other),
+    });
+    expect(&pressed, 503, (FAILED, Some("overloaded")), Again::Later);
+    assert_eq!(server.client.get("/healthz").status, 200, "it lives");
+    let other = server.client.with_key("sk-other");
+    other.ask("/v1/tokenize", &json!({"model": "demo", "text": "whoever has room is served"}));
+
+    // Seven tenants hold 21 of 32.
+    bodies.truncate(7 * EACH);
+    eventually("the server is ready while others' bodies arrive", || match readiness(&server, &mut bodies) {
+        ready if ready.status == 200 => Ok(()),
+        other => Err(other),
+    });
+    // One that was held is still served.
+    let (_, mut socket) = bodies.pop().expect("21 are there");
+    socket.write_all(b"0\r\n\r\n").expect("the connection is open");
+    let answer = Open::read(socket).expect("an answer").response();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(bodies);
+    server.wait_until_idle();
+    assert_eq!(server.client.get("/readyz").status, 200);
+}
