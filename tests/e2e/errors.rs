@@ -305,15 +305,26 @@ fn heads_have_at_most_100_headers_and_64_kib() {
     };
     assert_eq!((long(64 << 10), long((64 << 10) + 1), long(1 << 20)), (200, 431, 431), "bytes of a head");
     // Behind another request, hyper has read up to as much as it reads of a head.
-    let mut socket = server.client.connect();
-    let line = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n", server.client.address);
-    let head = format!("{line}\r\n{line}connection: close\r\nx-long: {}\r\n\r\n", "x".repeat(128 << 10));
-    // The server may close before it has read everything.
-    let _ = socket.write_all(head.as_bytes());
-    let mut answers = Vec::new();
-    let _ = socket.read_to_end(&mut answers);
-    let answers = String::from_utf8_lossy(&answers);
-    assert!(answers.starts_with("HTTP/1.1 200") && answers.contains("HTTP/1.1 431"), "{answers}");
+    let behind = |target: &str, long: &str| {
+        let mut socket = server.client.connect();
+        let line = |target| format!("GET {target} HTTP/1.1\r\nhost: {}\r\n", server.client.address);
+        let heads = format!("{}\r\n{}connection: close\r\nx-long: {long}\r\n\r\n", line("/healthz"), line(target));
+        // The server may close before it has read everything.
+        let _ = socket.write_all(heads.as_bytes());
+        let mut answers = Vec::new();
+        let _ = socket.read_to_end(&mut answers);
+        String::from_utf8_lossy(&answers).into_owned()
+    };
+    // Path and query have a bound of their own there.
+    let target = |bytes: usize| format!("/healthz?{}", "x".repeat(bytes - "/healthz?".len()));
+    let fits = behind(&target(65_534), "");
+    assert_eq!(fits.matches("HTTP/1.1 200").count(), 2, "{fits}");
+    for (target, long, status) in [("/healthz", 128 << 10, 431), (&target(65_535), 0, 414)] {
+        let answers = behind(target, &"x".repeat(long));
+        let (first, second) = answers.split_once(&format!("HTTP/1.1 {status} ")).unwrap_or_else(|| panic!("{answers}"));
+        assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+        assert!(second.contains("x-request-id: req_") && second.contains("\"head_too_large\""), "{second}");
+    }
 }
 
 #[test]

@@ -76,7 +76,8 @@ fn a_request_at_fault_is_told_its_status_type_code_field_and_whether_to_repeat_i
 fn heads_that_cannot_be_read_are_told_so(server: &Server) {
     let many = (0..120).fold(Request::get("/healthz"), |request, at| request.header(&format!("x-{at}"), "1"));
     let large = Request::get("/healthz").header("x-large", &"x".repeat(70 << 10));
-    for request in [many, large] {
+    let path = |start: &str| Request::get(&format!("{start}{}", "x".repeat(70 << 10)));
+    for request in [many, large, path("/"), path("/healthz?")] {
         expect(&server.client.send(&request), 431, (INVALID, Some("head_too_large")), Again::Unsaid);
     }
     let mut socket = server.client.connect();
