@@ -53,14 +53,17 @@ fn three_plus_four_is_seven_whole_and_streamed() {
 fn the_commands_of_the_readme_work_as_written() {
     let server = serve();
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("there is a README");
-    let bodies: Vec<&str> =
-        readme.lines().filter_map(|line| line.trim().strip_prefix("-d '")?.strip_suffix('\'')).collect();
-    assert!(bodies.len() >= 2, "the README shows a whole and a streamed chat, found {bodies:?}");
+    let bodies: Vec<&str> = readme.split("-d '").skip(1).filter_map(|rest| Some(rest.split_once('\'')?.0)).collect();
+    assert_eq!(bodies.len(), 3, "the README shows a whole chat, a streamed one and a schema: {bodies:?}");
     for text in bodies {
         let body: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         if body["stream"] == true {
             let streamed = server.client.stream(CHAT, &body).finish();
             assert!(streamed.is_good() && !streamed.text(0).is_empty(), "{text}: {streamed:?}");
+        } else if body.get("response_format").is_some() {
+            let answer = server.client.ask(CHAT, &body);
+            let shown = readme.contains(&format!("    {}\n", content(&answer, 0)));
+            assert!(shown, "the README shows its answer: {answer}");
         } else {
             let answer = server.client.ask(CHAT, &body);
             assert!(content(&answer, 0).contains('7'), "{text}: {answer}");

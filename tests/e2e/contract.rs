@@ -3,7 +3,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::PathBuf;
 
-use camshaft_tests::{Client, Open, Request, Response, Server, Setup, Stream, demo_model, eventually};
+use camshaft_tests::{
+    Client, Open, Request, Response, Server, Setup, Stream, demo_model, eventually, plugin, repository,
+};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
@@ -15,25 +17,42 @@ const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 struct Endpoint {
     method: &'static str,
     path: &'static str,
-    /// `null`: the request has none.
-    body: Value,
+    body: Sent,
+    status: u16,
     /// What its answer has; empty: the answer is a list or no JSON.
     members: &'static [&'static str],
 }
 
+/// What a request has as its body.
+enum Sent {
+    Nothing,
+    Json(Value),
+    Bytes(Vec<u8>),
+}
+
 fn get(path: &'static str, members: &'static [&'static str]) -> Endpoint {
-    Endpoint { method: "GET", path, body: Value::Null, members }
+    Endpoint { method: "GET", path, body: Sent::Nothing, status: 200, members }
 }
 
 fn post(path: &'static str, body: Value, members: &'static [&'static str]) -> Endpoint {
-    Endpoint { method: "POST", path, body, members }
+    Endpoint { method: "POST", body: Sent::Json(body), ..get(path, members) }
+}
+
+fn delete(path: &'static str, members: &'static [&'static str]) -> Endpoint {
+    Endpoint { method: "DELETE", ..get(path, members) }
+}
+
+/// One that answers before what it begins has ended.
+fn begins(endpoint: Endpoint) -> Endpoint {
+    Endpoint { status: 202, members: &["id", "operation", "state"], ..endpoint }
 }
 
 impl Endpoint {
     fn request(&self) -> Request {
         match &self.body {
-            Value::Null => Request::new(self.method, self.path),
-            body => Request::post(self.path, body),
+            Sent::Nothing => Request::new(self.method, self.path),
+            Sent::Json(body) => Request::post(self.path, body),
+            Sent::Bytes(bytes) => Request::new(self.method, self.path).body(bytes.clone()),
         }
     }
 }
@@ -119,7 +138,7 @@ fn every_public_endpoint_answers_under_each_of_its_names_and_refuses_what_is_not
     let mut server = serve();
     let (client, endpoints) = (&server.client, public());
     for endpoint in &endpoints {
-        answers(client, endpoint, 200);
+        answers(client, endpoint);
     }
     has_no_other_endpoint(client, &endpoints);
     names_of_one_endpoint_are_answered_alike(client);
@@ -127,19 +146,23 @@ fn every_public_endpoint_answers_under_each_of_its_names_and_refuses_what_is_not
     for (path, methods) in by_path(&endpoints) {
         refuses_other_methods(client, path, &methods);
     }
-    // The body of a request for the index is not read.
-    let reads = |endpoint: &&Endpoint| endpoint.method == "POST" && endpoint.path != "/v2/repository/index";
-    for endpoint in endpoints.iter().filter(reads) {
-        refuses_other_bodies(client, endpoint);
+    for endpoint in &endpoints {
+        match &endpoint.body {
+            // The body of a request for the index is not read.
+            Sent::Json(body) if endpoint.path != "/v2/repository/index" => {
+                refuses_other_bodies(client, endpoint.path, body);
+            }
+            _ => {}
+        }
     }
     server.assert_runs();
 }
 
 /// What an endpoint answers has its members, and the id that the client sent.
-fn answers(client: &Client, endpoint: &Endpoint, status: u16) -> Response {
-    let Endpoint { method, path, members, .. } = endpoint;
+fn answers(client: &Client, endpoint: &Endpoint) -> Response {
+    let Endpoint { method, path, status, members, .. } = endpoint;
     let response = client.send(&endpoint.request().header("x-request-id", "row-1"));
-    assert_eq!(response.status, status, "{method} {path}: {}", response.text());
+    assert_eq!(response.status, *status, "{method} {path}: {}", response.text());
     assert_eq!(response.header("x-request-id"), Some("row-1"), "{method} {path}");
     assert!(!response.body.is_empty(), "{method} {path}");
     for member in *members {
@@ -214,15 +237,14 @@ fn refuses_other_methods(client: &Client, path: &str, methods: &BTreeSet<&str>) 
     }
 }
 
-fn refuses_other_bodies(client: &Client, endpoint: &Endpoint) {
-    let path = endpoint.path;
+fn refuses_other_bodies(client: &Client, path: &str, body: &Value) {
     let typed = |kind: &str| Request::new("POST", path).header("content-type", kind);
     let check = |request: Request, expected| refused(&client.send(&request), path, expected);
-    check(typed("text/plain").body(endpoint.body.to_string()), (415, "unsupported_media_type"));
+    check(typed("text/plain").body(body.to_string()), (415, "unsupported_media_type"));
     check(typed(JSON).header("content-length", "99999999999"), (413, "request_too_large"));
     check(typed(JSON).body("{"), (400, "invalid_json"));
-    if endpoint.body.get("model").is_some() {
-        let mut unknown = endpoint.body.clone();
+    if body.get("model").is_some() {
+        let mut unknown = body.clone();
         unknown["model"] = json!("nope");
         check(Request::post(path, &unknown), (404, "model_not_found"));
     }
@@ -249,22 +271,31 @@ fn refused(response: &Response, path: &str, (status, code): (u16, &str)) {
 
 /// What operators may do, in an order in which all of it can be done.
 fn of_operators() -> Vec<Endpoint> {
-    const OPERATION: &[&str] = &["id", "operation", "state"];
+    const CHECKED: &[&str] = &["hook", "name", "sha256"];
     const POLICY: &[&str] = &["hook", "name", "mode", "state"];
     let other = json!({"id": "other", "path": demo_model(), "threads": 1});
+    let gale = repository().join("tests/fixtures/adapters/gale.gguf");
+    let adapter = post("/admin/models/other/adapters", json!({"id": "gale", "path": gale}), &["id", "model", "scale"]);
+    let component = Sent::Bytes(plugin("validator-limits"));
     let order = |path| post(path, json!({}), POLICY);
     vec![
         get("/admin/policies", &["generation", "policies", "history"]),
         get("/admin/workers", &["models"]),
         get("/admin/config", &["keys"]),
         get("/admin/models", &["models"]),
-        post("/admin/models", other, OPERATION),
+        begins(post("/admin/models", other, &[])),
         get("/admin/models/other", &["id", "state"]),
         post("/admin/models/other/limits", json!({"max-tenant-sequences": 4}), &["id"]),
         post("/admin/models/other/weight", json!({"weight": 1}), &["id"]),
+        Endpoint { status: 201, ..adapter },
+        get("/admin/models/other/adapters", &["adapters"]),
+        delete("/admin/models/other/adapters/gale", &["id", "deleted"]),
         get("/admin/operations", &["operations"]),
-        post("/admin/models/other/swap", json!({}), OPERATION),
-        Endpoint { method: "DELETE", ..get("/admin/models/other", OPERATION) },
+        // The first that was begun.
+        get("/admin/operations/op-1", &["id", "operation", "state"]),
+        begins(post("/admin/models/other/swap", json!({}), &[])),
+        begins(delete("/admin/models/other", &[])),
+        Endpoint { body: component, ..post("/admin/policies/check", json!({}), CHECKED) },
         order("/admin/policies/validator/limits/monitor"),
         order("/admin/policies/validator/limits/off"),
         order("/admin/policies/validator/limits/enforce"),
@@ -278,12 +309,10 @@ fn of_operators() -> Vec<Endpoint> {
 fn every_order_of_an_operator_is_taken_by_the_admin_listener_under_its_own_name_and_by_no_other() {
     let mut server = Setup::new().plugin("validator", "10-limits", "validator-limits", "").start();
     let endpoints = of_operators();
+    no_other_is_open_to_operators(&server, &endpoints);
     for endpoint in &endpoints {
-        // What takes long goes on after the answer.
-        let at_once = ["/limits", "/weight"].iter().any(|end| endpoint.path.ends_with(end)) || endpoint.method == "GET";
-        let begins = endpoint.path.starts_with("/admin/models") && !at_once;
-        let response = answers(&server.admin, endpoint, if begins { 202 } else { 200 });
-        if begins {
+        let response = answers(&server.admin, endpoint);
+        if endpoint.status == 202 {
             is_done(&server, &response);
         }
         if let Some(mode) = endpoint.path.strip_prefix("/admin/policies/validator/limits/") {
@@ -303,6 +332,25 @@ fn every_order_of_an_operator_is_taken_by_the_admin_listener_under_its_own_name_
     }
     refused(&server.admin.post("/v1/chat/completions", &chat()), "/v1/chat/completions", (404, "unknown_url"));
     server.assert_runs();
+}
+
+/// Whoever adds one adds it here: the server names those that it has when it starts.
+fn no_other_is_open_to_operators(server: &Server, endpoints: &[Endpoint]) {
+    let named = |path: &str| {
+        let path = path.replace("/models/other", "/models/{id}").replace("/adapters/gale", "/adapters/{adapter}");
+        match path.strip_prefix("/admin/policies/validator/limits/") {
+            Some(_) => "/admin/policies/{hook}/{name}/{action}".to_owned(),
+            None => path.replace("/op-1", "/{id}"),
+        }
+    };
+    let rows: BTreeSet<String> =
+        endpoints.iter().map(|endpoint| format!("{} {}", endpoint.method, named(endpoint.path))).collect();
+    let log = server.settled_log();
+    let (_, after) = log.split_once("open to operators at ").expect("the log says what is open");
+    let (_, list) = after.split_once(": ").expect("the address comes first");
+    let (list, _) = list.split_once('"').expect("the message ends");
+    let open: BTreeSet<String> = list.split(", ").map(str::to_owned).collect();
+    assert_eq!(rows, open, "those that are tested here, and those that there are");
 }
 
 /// Waits until what was begun has ended well.

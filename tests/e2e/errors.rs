@@ -4,41 +4,58 @@ use std::io::{Read, Write};
 use camshaft_tests::{Client, Open, Request, Response, Server, Setup};
 use serde_json::{Value, json};
 
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const COMPLETIONS: &str = "/v1/completions";
+pub(crate) const INVALID: &str = "invalid_request_error";
 
-/// A request that must be refused, and the expected error.
-struct Case {
-    name: &'static str,
-    request: Request,
-    status: u16,
-    kind: &'static str,
-    code: Option<&'static str>,
-    /// Beginning of `param`.
-    param: Option<&'static str>,
-    /// Must appear in the message.
-    words: &'static [&'static str],
+/// What the headers say of the same request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Nothing: clients do not repeat such a status unasked.
+    Unsaid,
+    /// It would fail again.
+    Never,
+    /// It may succeed after some seconds.
+    Later,
 }
 
-const INVALID: &str = "invalid_request_error";
+/// A request that must be refused, and the expected error.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Whose request it is; empty: it has none.
+    pub(crate) key: &'static str,
+    pub(crate) request: Request,
+    pub(crate) status: u16,
+    pub(crate) kind: &'static str,
+    pub(crate) code: Option<&'static str>,
+    pub(crate) param: Option<&'static str>,
+    pub(crate) again: Again,
+    /// Must appear in the message.
+    pub(crate) words: &'static [&'static str],
+}
 
-fn case(name: &'static str, request: Request, status: u16) -> Case {
-    Case { name, request, status, kind: INVALID, code: None, param: None, words: &[] }
+/// A request at fault that needs no key.
+pub(crate) fn case(name: &'static str, request: Request, status: u16) -> Case {
+    Case { name, key: "", request, status, kind: INVALID, code: None, param: None, again: Again::Unsaid, words: &[] }
+}
+
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 /// A chat with these additional fields.
-fn chat(more: Value) -> Request {
-    let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    Request::post(CHAT, &body)
+pub(crate) fn chat(more: Value) -> Request {
+    let body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
+    Request::post(CHAT, &with(body, more))
 }
 
-fn typed(content_type: &str, body: &[u8]) -> Request {
+pub(crate) fn typed(content_type: &str, body: impl Into<Vec<u8>>) -> Request {
     Request::new("POST", CHAT).header("content-type", content_type).body(body)
 }
 
 fn text(body: &str) -> Request {
-    typed("application/json", body.as_bytes())
+    typed("application/json", body)
 }
 
 /// Every error has all four fields, of the right types, and an id.
@@ -57,18 +74,35 @@ pub(crate) fn error_of(response: &Response) -> Value {
     body["error"].clone()
 }
 
-fn check(client: &Client, case: &Case) {
-    let response = client.send(&case.request);
+/// Asserts what every error has, and these.
+pub(crate) fn expect(response: &Response, status: u16, (kind, code): (&str, Option<&str>), again: Again) -> Value {
+    assert_eq!(response.status, status, "{}", response.text());
+    let error = error_of(response);
+    assert_eq!((error["type"].as_str(), error["code"].as_str()), (Some(kind), code), "{error}");
+    let after = response.header("retry-after").map(|seconds| seconds.parse::<u32>().expect("whole seconds"));
+    let should = response.header("x-should-retry");
+    match again {
+        Again::Unsaid => assert_eq!((after, should), (None, None), "{error}"),
+        Again::Never => assert_eq!((after, should), (None, Some("false")), "{error}"),
+        Again::Later => {
+            assert!(after.is_some_and(|seconds| (1..=120).contains(&seconds)), "{after:?}: {error}");
+            assert_eq!(should, None, "{error}");
+        }
+    }
+    let asks_for_a_key = response.header("www-authenticate").is_some_and(|scheme| scheme.starts_with("Bearer"));
+    assert_eq!(asks_for_a_key, status == 401, "{error}");
+    error
+}
+
+/// Sends the case's request and asserts its error.
+pub(crate) fn check(client: &Client, case: &Case) -> Response {
+    let response = match case.key {
+        "" => client.send(&case.request),
+        key => client.with_key(key).send(&case.request),
+    };
     assert_eq!(response.status, case.status, "{}: {}", case.name, response.text());
-    let error = error_of(&response);
-    assert_eq!(error["type"], case.kind, "{}: {error}", case.name);
-    if case.code.is_some() {
-        assert_eq!(error["code"].as_str(), case.code, "{}: {error}", case.name);
-    }
-    match case.param {
-        Some(param) => assert!(error["param"].as_str().is_some_and(|p| p.starts_with(param)), "{}: {error}", case.name),
-        None => assert!(error["param"].is_null(), "{}: {error}", case.name),
-    }
+    let error = expect(&response, case.status, (case.kind, case.code), case.again);
+    assert_eq!(error["param"].as_str(), case.param, "{}: {error}", case.name);
     for word in case.words {
         assert!(
             error["message"].as_str().is_some_and(|text| text.contains(word)),
@@ -76,6 +110,7 @@ fn check(client: &Client, case: &Case) {
             case.name
         );
     }
+    response
 }
 
 fn bodies() -> Vec<Case> {
@@ -99,16 +134,18 @@ fn bodies() -> Vec<Case> {
 fn routes() -> Vec<Case> {
     let body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}).to_string();
     let unknown = |name, request| Case { code: Some("unknown_url"), ..case(name, request, 404) };
+    let method = |name, request| Case { code: Some("method_not_allowed"), ..case(name, request, 405) };
+    let media = |name, request| Case { code: Some("unsupported_media_type"), ..case(name, request, 415) };
     vec![
         Case { words: &["/v1/nope"], ..unknown("an unknown path", Request::get("/v1/nope")) },
         unknown("the root", Request::get("/")),
         unknown("a path one too long", Request::post("/v1/chat/completions/x", &json!({}))),
-        Case { words: &["GET"], ..case("the wrong method", Request::get(CHAT), 405) },
-        case("another wrong method", Request::new("DELETE", "/v1/models"), 405),
-        case("a form", typed("application/x-www-form-urlencoded", body.as_bytes()), 415),
-        case("plain text", typed("text/plain", body.as_bytes()), 415),
-        case("no content type", Request::new("POST", CHAT).body(body.as_bytes()), 415),
-        case("a compressed body", text(&body).header("content-encoding", "gzip"), 415),
+        Case { words: &["GET"], ..method("the wrong method", Request::get(CHAT)) },
+        method("another wrong method", Request::new("DELETE", "/v1/models")),
+        media("a form", typed("application/x-www-form-urlencoded", body.as_bytes())),
+        media("plain text", typed("text/plain", body.as_bytes())),
+        media("no content type", Request::new("POST", CHAT).body(body.as_bytes())),
+        media("a compressed body", text(&body).header("content-encoding", "gzip")),
     ]
 }
 
@@ -136,7 +173,7 @@ fn fields() -> Vec<Case> {
         at("content that is a number", "messages[1].content", message(json!({"role": "user", "content": 5}))),
         at(
             "an image",
-            "messages[1].content",
+            "messages[1].content[0].type",
             message(json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]})),
         ),
         at("stream that is text", "stream", json!({"stream": "yes"})),
@@ -150,8 +187,8 @@ fn fields() -> Vec<Case> {
         at("a seed that is text", "seed", json!({"seed": "abc"})),
         at("a bias that is a list", "logit_bias", json!({"logit_bias": [1]})),
         at("a bias on a word", "logit_bias", json!({"logit_bias": {"cat": 1}})),
-        at("a bias that is text", "logit_bias", json!({"logit_bias": {"7": "much"}})),
-        Case { words: &["nope"], ..at("an unknown sampler", "samplers", json!({"samplers": ["nope"]})) },
+        at("a bias that is text", "logit_bias.7", json!({"logit_bias": {"7": "much"}})),
+        Case { words: &["nope"], ..at("an unknown sampler", "samplers[0]", json!({"samplers": ["nope"]})) },
         Case { param: Some("prompt"), ..case("no prompt", Request::post(COMPLETIONS, &json!({"model": "demo"})), 400) },
         Case {
             param: Some("prompt"),
@@ -166,7 +203,7 @@ fn fields() -> Vec<Case> {
             )
         },
         Case {
-            param: Some("prompt"),
+            param: Some("prompt[1]"),
             ..case(
                 "a token that is none",
                 Request::post(COMPLETIONS, &json!({"model": "demo", "prompt": [1, -1]})),
@@ -268,15 +305,26 @@ fn heads_have_at_most_100_headers_and_64_kib() {
     };
     assert_eq!((long(64 << 10), long((64 << 10) + 1), long(1 << 20)), (200, 431, 431), "bytes of a head");
     // Behind another request, hyper has read up to as much as it reads of a head.
-    let mut socket = server.client.connect();
-    let line = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n", server.client.address);
-    let head = format!("{line}\r\n{line}connection: close\r\nx-long: {}\r\n\r\n", "x".repeat(128 << 10));
-    // The server may close before it has read everything.
-    let _ = socket.write_all(head.as_bytes());
-    let mut answers = Vec::new();
-    let _ = socket.read_to_end(&mut answers);
-    let answers = String::from_utf8_lossy(&answers);
-    assert!(answers.starts_with("HTTP/1.1 200") && answers.contains("HTTP/1.1 431"), "{answers}");
+    let behind = |target: &str, long: &str| {
+        let mut socket = server.client.connect();
+        let line = |target| format!("GET {target} HTTP/1.1\r\nhost: {}\r\n", server.client.address);
+        let heads = format!("{}\r\n{}connection: close\r\nx-long: {long}\r\n\r\n", line("/healthz"), line(target));
+        // The server may close before it has read everything.
+        let _ = socket.write_all(heads.as_bytes());
+        let mut answers = Vec::new();
+        let _ = socket.read_to_end(&mut answers);
+        String::from_utf8_lossy(&answers).into_owned()
+    };
+    // Path and query have a bound of their own there.
+    let target = |bytes: usize| format!("/healthz?{}", "x".repeat(bytes - "/healthz?".len()));
+    let fits = behind(&target(65_534), "");
+    assert_eq!(fits.matches("HTTP/1.1 200").count(), 2, "{fits}");
+    for (target, long, status) in [("/healthz", 128 << 10, 431), (&target(65_535), 0, 414)] {
+        let answers = behind(target, &"x".repeat(long));
+        let (first, second) = answers.split_once(&format!("HTTP/1.1 {status} ")).unwrap_or_else(|| panic!("{answers}"));
+        assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+        assert!(second.contains("x-request-id: req_") && second.contains("\"head_too_large\""), "{second}");
+    }
 }
 
 #[test]

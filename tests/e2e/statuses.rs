@@ -5,88 +5,28 @@ use std::net::TcpStream;
 use camshaft_tests::{Open, Request, Response, Server, Setup, api_keys, eventually};
 use serde_json::{Value, json};
 
-use crate::errors::error_of;
+use crate::errors::{Again, CHAT, COMPLETIONS, Case, INVALID, case, chat, check, expect, typed, with};
 
-const CHAT: &str = "/v1/chat/completions";
-const COMPLETIONS: &str = "/v1/completions";
-const INVALID: &str = "invalid_request_error";
 const LIMITED: &str = "rate_limit_error";
 const FAILED: &str = "server_error";
 /// Of a body, where a test sets it.
 const BODY_BYTES: usize = 64 << 10;
 
-/// What the headers say of the same request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Again {
-    /// Nothing: clients do not repeat such a status unasked.
-    Unsaid,
-    /// It would fail again.
-    Never,
-    /// It may succeed after some seconds.
-    Later,
+fn row(status: u16, kind: &'static str, code: &'static str, request: Request) -> Case {
+    Case { key: "sk-any", kind, code: Some(code), ..case(code, request, status) }
 }
 
-/// A request that fails, and how.
-struct Row {
-    key: &'static str,
-    request: Request,
-    status: u16,
-    kind: &'static str,
-    code: Option<&'static str>,
-    param: Option<&'static str>,
-    again: Again,
-}
-
-/// Asserts what every error has, and these.
-fn expect(response: &Response, status: u16, (kind, code): (&str, Option<&str>), again: Again) -> Value {
-    assert_eq!(response.status, status, "{}", response.text());
-    let error = error_of(response);
-    assert_eq!((error["type"].as_str(), error["code"].as_str()), (Some(kind), code), "{error}");
-    let after = response.header("retry-after").map(|seconds| seconds.parse::<u32>().expect("whole seconds"));
-    let should = response.header("x-should-retry");
-    match again {
-        Again::Unsaid => assert_eq!((after, should), (None, None), "{error}"),
-        Again::Never => assert_eq!((after, should), (None, Some("false")), "{error}"),
-        Again::Later => {
-            assert!(after.is_some_and(|seconds| (1..=120).contains(&seconds)), "{after:?}: {error}");
-            assert_eq!(should, None, "{error}");
-        }
-    }
-    let asks_for_a_key = response.header("www-authenticate").is_some_and(|scheme| scheme.starts_with("Bearer"));
-    assert_eq!(asks_for_a_key, status == 401, "{error}");
-    error
-}
-
-fn row(status: u16, kind: &'static str, code: &'static str, request: Request) -> Row {
-    Row { key: "sk-any", request, status, kind, code: Some(code), param: None, again: Again::Unsaid }
-}
-
-fn with(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
-
-/// A chat with these fields.
-fn chat(more: Value) -> Request {
-    let body = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]});
-    Request::post(CHAT, &with(body, more))
-}
-
-fn typed(kind: &str, body: impl Into<Vec<u8>>) -> Request {
-    Request::new("POST", CHAT).header("content-type", kind).body(body)
-}
-
-fn malformed() -> Vec<Row> {
-    let of_field = |param, more| Row { code: None, param: Some(param), ..row(400, INVALID, "", chat(more)) };
+fn malformed() -> Vec<Case> {
+    let of_field = |param, more| Case { key: "sk-any", param: Some(param), ..case(param, chat(more), 400) };
     let long = Request::post(COMPLETIONS, &json!({"model": "demo", "prompt": vec![5; 5000]}));
     vec![
         row(400, INVALID, "invalid_json", typed("application/json", "{")),
         of_field("messages", json!({"messages": "Hi"})),
         of_field("temperature", json!({"temperature": 3})),
-        Row { param: Some("prompt"), ..row(400, INVALID, "context_length_exceeded", long) },
+        Case { param: Some("prompt"), ..row(400, INVALID, "context_length_exceeded", long) },
         // The validator allows two.
-        Row { param: Some("n"), ..row(400, INVALID, "policy_refused", chat(json!({"n": 3}))) },
-        Row { param: Some("model"), ..row(404, INVALID, "model_not_found", chat(json!({"model": "nope"}))) },
+        Case { param: Some("n"), ..row(400, INVALID, "policy_refused", chat(json!({"n": 3}))) },
+        Case { param: Some("model"), ..row(404, INVALID, "model_not_found", chat(json!({"model": "nope"}))) },
         row(404, INVALID, "unknown_url", Request::get("/v1/nope")),
         row(405, INVALID, "method_not_allowed", Request::get(CHAT)),
         row(413, INVALID, "request_too_large", typed("application/json", vec![b' '; BODY_BYTES + 1])),
@@ -94,16 +34,16 @@ fn malformed() -> Vec<Row> {
     ]
 }
 
-fn not_allowed() -> Vec<Row> {
-    let denied = |key| Row { key, ..row(401, "authentication_error", "invalid_api_key", chat(json!({}))) };
+fn not_allowed() -> Vec<Case> {
+    let denied = |key| Case { key, ..row(401, "authentication_error", "invalid_api_key", chat(json!({}))) };
     let forbidden = |code, request| row(403, "permission_error", code, request);
     vec![
         denied(""),
         denied("sk-wrong"),
-        Row { key: "sk-none", param: Some("model"), ..forbidden("model_not_allowed", chat(json!({}))) },
+        Case { key: "sk-none", param: Some("model"), ..forbidden("model_not_allowed", chat(json!({}))) },
         forbidden("operators_only", Request::get("/metrics")),
-        Row { key: "sk-once", again: Again::Later, ..row(429, LIMITED, "rate_limit_exceeded", chat(json!({}))) },
-        Row { key: "sk-few", again: Again::Never, ..row(429, LIMITED, "insufficient_quota", chat(json!({}))) },
+        Case { key: "sk-once", again: Again::Later, ..row(429, LIMITED, "rate_limit_exceeded", chat(json!({}))) },
+        Case { key: "sk-few", again: Again::Never, ..row(429, LIMITED, "insufficient_quota", chat(json!({}))) },
     ]
 }
 
@@ -122,16 +62,11 @@ fn a_request_at_fault_is_told_its_status_type_code_field_and_whether_to_repeat_i
         .plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys))
         .plugin("validator", "10-limits", "validator-limits", "[settings]\nmax-n = 2\n")
         .start();
-    let send = |key: &str, request: &Request| match key {
-        "" => server.client.send(request),
-        key => server.client.with_key(key).send(request),
-    };
-    assert_eq!(send("sk-once", &chat(json!({}))).status, 200, "it has one request a minute");
-    let down = Row { again: Again::Later, ..row(503, FAILED, "worker_lost", chat(json!({"model": "bad"}))) };
+    let once = server.client.with_key("sk-once").send(&chat(json!({})));
+    assert_eq!(once.status, 200, "it has one request a minute");
+    let down = Case { again: Again::Later, ..row(503, FAILED, "worker_lost", chat(json!({"model": "bad"}))) };
     for row in malformed().into_iter().chain(not_allowed()).chain([down]) {
-        let response = send(row.key, &row.request);
-        let error = expect(&response, row.status, (row.kind, row.code), row.again);
-        assert_eq!(error["param"].as_str(), row.param, "{error}");
+        let response = check(&server.client, &row);
         assert!(row.status != 405 || response.header("allow") == Some("POST"), "{response:?}");
     }
     heads_that_cannot_be_read_are_told_so(&server);
@@ -141,7 +76,8 @@ fn a_request_at_fault_is_told_its_status_type_code_field_and_whether_to_repeat_i
 fn heads_that_cannot_be_read_are_told_so(server: &Server) {
     let many = (0..120).fold(Request::get("/healthz"), |request, at| request.header(&format!("x-{at}"), "1"));
     let large = Request::get("/healthz").header("x-large", &"x".repeat(70 << 10));
-    for request in [many, large] {
+    let path = |start: &str| Request::get(&format!("{start}{}", "x".repeat(70 << 10)));
+    for request in [many, large, path("/"), path("/healthz?")] {
         expect(&server.client.send(&request), 431, (INVALID, Some("head_too_large")), Again::Unsaid);
     }
     let mut socket = server.client.connect();
@@ -261,4 +197,63 @@ fn bodies_past_the_memory_for_requests_are_refused_as_overload() {
         200 => Ok(()),
         other => Err(other),
     });
+}
+
+/// Begins a body of 2 MiB that lacks its end.
+fn begin_body(server: &Server, key: &str) -> TcpStream {
+    const BYTES: usize = (2 << 20) - (64 << 10);
+    let text = json!({"model": "demo", "text": "Hi"}).to_string();
+    let begun = format!("{BYTES:x}\r\n{text}{}\r\n", " ".repeat(BYTES - text.len()));
+    let request = Request::new("POST", "/v1/tokenize")
+        .header("content-type", "application/json")
+        .header("transfer-encoding", "chunked")
+        .raw_body(begun);
+    server.client.with_key(key).begin(&request)
+}
+
+/// What `/readyz` answers while a byte more of each body arrives: a silent one would be cut where memory is tight, one that
+/// brought this much is not within a minute. One that was cut, because this process had to wait, is begun again.
+fn readiness(server: &Server, bodies: &mut [(&str, TcpStream)]) -> Response {
+    for (key, socket) in bodies {
+        if is_answered(socket) || socket.write_all(b"1\r\n \r\n").is_err() {
+            *socket = begin_body(server, key);
+        }
+    }
+    server.client.get("/readyz")
+}
+
+#[test]
+fn the_server_is_not_ready_while_bodies_hold_over_three_quarters_of_the_memory_for_requests() {
+    // The bodies of 32 requests. A tenant may hold as much as all leave free, so nine tenants have room for three each, in
+    // whatever order they come, and five are left.
+    const KEYS: [&str; 10] = ["sk-a", "sk-b", "sk-c", "sk-d", "sk-e", "sk-f", "sk-g", "sk-h", "sk-i", "sk-other"];
+    const EACH: usize = 3;
+    let config = "[limits]\nbody = \"2MiB\"\nbodies = \"64MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
+    let keys = api_keys(&KEYS.map(|key| (key, "")));
+    let server = Setup::new().config(config).plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
+    let mut bodies: Vec<(&str, TcpStream)> =
+        KEYS[..9].iter().flat_map(|key| (0..EACH).map(|_| (*key, begin_body(&server, key)))).collect();
+    let pressed = eventually("the server is not ready", || match readiness(&server, &mut bodies) {
+        pressed if pressed.status == 503 => Ok(pressed),
+        other => Err(other),
+    });
+    expect(&pressed, 503, (FAILED, Some("overloaded")), Again::Later);
+    assert_eq!(server.client.get("/healthz").status, 200, "it lives");
+    let other = server.client.with_key("sk-other");
+    other.ask("/v1/tokenize", &json!({"model": "demo", "text": "whoever has room is served"}));
+
+    // Seven tenants hold 21 of 32.
+    bodies.truncate(7 * EACH);
+    eventually("the server is ready while others' bodies arrive", || match readiness(&server, &mut bodies) {
+        ready if ready.status == 200 => Ok(()),
+        other => Err(other),
+    });
+    // One that was held is still served.
+    let (_, mut socket) = bodies.pop().expect("21 are there");
+    socket.write_all(b"0\r\n\r\n").expect("the connection is open");
+    let answer = Open::read(socket).expect("an answer").response();
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(bodies);
+    server.wait_until_idle();
+    assert_eq!(server.client.get("/readyz").status, 200);
 }
