@@ -115,7 +115,8 @@ def main():
         mean = {name: statistics.mean(statistics.median(times) for times in added[name].values()) for name in ports}
         print("| mean | " + " | ".join(f"{mean[n] * 1e6:.0f}" for n in ports) + " |")
         held = {n: statistics.mean(statistics.median(a) for a in added[n].values()) + statistics.median(plain[n]) for n in ports}
-        print(f"\nA schema adds {mean['Camshaft']:.0f} us a token in Camshaft and {mean['llama-server']:.0f} in llama-server.")
+        adds = {name: f"{mean[name] * 1e6:.0f} us" for name in ports}
+        print(f"\nA schema adds {adds['Camshaft']} a token in Camshaft and {adds['llama-server']} in llama-server.")
         print(f"A whole token under a schema: {held['llama-server'] / held['Camshaft']:.1f} times as long in llama-server.")
     finally:
         for child in children:

@@ -73,6 +73,12 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
         "The body was not sent, or the answer not read in time.",
     ),
     row(413, INVALID, &[Some("request_too_large")], "The body is too large, or its answer would be."),
+    row(
+        414,
+        INVALID,
+        &[Some("head_too_large")],
+        "Path and query are too long, in a request after others on its connection.",
+    ),
     row(415, INVALID, &[Some("unsupported_media_type")], "The body is not JSON, or compressed."),
     row(417, INVALID, &[Some("expectation_failed")], "The request expects something else than 100-continue."),
     row(
