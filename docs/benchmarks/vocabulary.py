@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the tokens of Mistral's tekken, one a line in hexadecimal digits, for `cargo xtask bench kernels grammars`.
 
-    pip download --no-deps mistral-common
+    pip download --no-deps mistral-common==1.13.1
     vocabulary.py mistral_common-*.whl out.hex
     CAMSHAFT_BENCH_VOCABULARY=out.hex cargo xtask bench kernels grammars
 """

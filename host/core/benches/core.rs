@@ -187,7 +187,7 @@ fn pieces_of(path: &Path, size: usize) -> Vec<Vec<u8>> {
         let pairs = line.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
         pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
     };
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().take(size - 1).map(digits).collect()
 }
 

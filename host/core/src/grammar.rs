@@ -20,7 +20,7 @@ mod trie;
 
 pub mod fuzz;
 
-pub use beside::{MaskJob, MaskThread};
+pub use beside::{IsRoom, MaskJob, MaskThread};
 pub use error::{GrammarError, GrammarFault};
 pub use matcher::{Mask, Matcher, MatcherError};
 pub(crate) use schema::is_annotation;

@@ -300,6 +300,10 @@ impl Sequence {
             // A pass over the vocabulary, for those that asked.
             let wanted = self.start.logprobs;
             let log = (wanted.is_some() || self.output.reads_logprobs()).then(|| LogSoftmax::new(logits));
+            // The row was loaded without those that a grammar bans.
+            if log.as_ref().is_some_and(|log| !log.is_valid()) {
+                return Drawn::Failed(WorkerError::InvalidLogits);
+            }
             let own = log.as_ref().map(|log| log.of(token));
             let told = |(n, log): (u32, &LogSoftmax<'_>)| {
                 let mut top = log.top(n as usize + banned.len());
@@ -459,6 +463,9 @@ impl Sequence {
             self.row.ban(ids).map_err(engine)?;
         }
         if mask.is_some() && !self.row.has_any() {
+            if !logits.iter().any(|logit| logit.is_finite()) {
+                return Err(WorkerError::InvalidLogits);
+            }
             return Err(exhausted("the model and filters rule out all that the grammar allows"));
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };

@@ -244,7 +244,8 @@ impl Worker {
             self.pacer.planned(now, self.plan.work());
         }
         self.tell_started(events);
-        let lent = self.masks.as_mut().map(|thread| masks::begin(thread, &self.plan, &mut self.roster.running));
+        let thread = self.masks.as_mut().filter(|thread| thread.is_room());
+        let lent = thread.map(|thread| masks::begin(thread, &self.plan, &mut self.roster.running));
         let decoded = engine.decode(&self.plan.batch);
         if let (Some(thread), Some(true)) = (&mut self.masks, lent) {
             masks::finish(thread, &mut self.roster.running);

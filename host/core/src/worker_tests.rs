@@ -22,6 +22,8 @@ mod asked;
 mod bounds;
 #[path = "worker_tests/bounds_of_output.rs"]
 mod bounds_of_output;
+#[path = "worker_tests/certain_text.rs"]
+mod certain_text;
 #[path = "worker_tests/ends.rs"]
 mod ends;
 #[path = "worker_tests/filters.rs"]

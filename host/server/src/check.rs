@@ -2,7 +2,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use camshaft_core::family::detect::{family_of, other_family};
+use camshaft_core::family::detect::Chosen;
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
 use prometheus::Registry;
@@ -168,8 +168,9 @@ fn models(config: &Config, report: &mut Report) {
 fn family(weights: &Weights) -> String {
     let config = weights.config();
     let (named, template) = (config.family.map(|FamilyKey(family)| family), weights.loaded.chat_template());
-    let line = format!("model {}: tool calls and thinking as of family {}", config.id, family_of(named, template).name);
-    match other_family(named, template) {
+    let Chosen { family, contradicted } = Chosen::new(named, template);
+    let line = format!("model {}: tool calls and thinking as of family {}", config.id, family.name);
+    match contradicted {
         Some(other) => format!("{line}, though its chat template shows {}", other.name),
         None => line,
     }

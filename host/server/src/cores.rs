@@ -18,8 +18,6 @@ use crate::{environment, machine};
 pub(crate) struct Cores {
     all: Vec<CpuSet>,
     free: Mutex<Vec<CpuSet>>,
-    /// Whether there are more processors than threads of steps.
-    has_spare: bool,
 }
 
 impl Cores {
@@ -33,13 +31,7 @@ impl Cores {
         let are_teams = sized.weights.iter().all(|weights| weights.computes_in_teams());
         let is_ours = is_whole && are_teams && !is_numa && !environment::places_threads();
         let all: Vec<CpuSet> = if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() };
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { free: Mutex::new(all.clone()), all, has_spare: processors > threads as usize }
-    }
-
-    /// Whether something can be computed beside a step without taking a processor from it: its other threads would wait.
-    pub(crate) fn has_spare(&self) -> bool {
-        self.has_spare
+        Self { free: Mutex::new(all.clone()), all }
     }
 
     /// As many of them as a team has threads, or none if there are fewer. A team with a thread for each core, as a model has that

@@ -151,7 +151,7 @@ fn as_many_threads_as_cores_are_kept_and_no_others() {
 
 #[test]
 fn cores_are_given_once() {
-    let cores = Cores { all: (0..5).map(on).collect(), free: Mutex::new((0..5).map(on).collect()), has_spare: false };
+    let cores = Cores { all: (0..5).map(on).collect(), free: Mutex::new((0..5).map(on).collect()) };
     assert_eq!(cores.take(2), [on(0), on(1)]);
     assert!(cores.take(4).is_empty());
     assert_eq!(cores.take(3), [on(2), on(3), on(4)]);

@@ -253,8 +253,7 @@ impl Starter {
         let (policies, grammars) = (self.policies.clone(), grammars.clone());
         // Its thread has nothing more to do once the worker has ended.
         let spawner = self.supervisor.spawner(ShutdownStage::Storage);
-        // Where all processors compute the step, a thread for the masks would make its threads wait.
-        let masks = (self.cores.has_spare() || model.uses_device()).then_some(spawner);
+        let (budget, on_device) = (self.budget.clone(), model.computes_on_device());
         let gauges = self.gauges(config, &id.to_string(), beginning);
         let alive = beginning.alive.clone();
         worker_thread::spawn(&self.supervisor, gauges, setup, move || {
@@ -269,7 +268,10 @@ impl Starter {
                 cache,
                 step_target,
                 grammars: grammars.clone(),
-                masks: masks.clone().map(MaskThread::new),
+                masks: Some(MaskThread::new(spawner.clone(), {
+                    let budget = budget.clone();
+                    Box::new(move || on_device || budget.has_spare())
+                })),
                 speculation,
             });
             Ok((engine, worker))

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct ThreadBudget {
     cores: u32,
+    /// At least as many: several may share a core.
+    processors: u32,
     /// Of those who compute at the moment.
     wanted: AtomicU32,
     /// How many these are.
@@ -15,7 +17,17 @@ pub(crate) struct ThreadBudget {
 
 impl ThreadBudget {
     pub(crate) fn new(cores: u32) -> Arc<Self> {
-        Arc::new(Self { cores: cores.max(1), wanted: AtomicU32::new(0), busy: AtomicU32::new(0) })
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::of(cores, u32::try_from(processors).unwrap_or(u32::MAX))
+    }
+
+    fn of(cores: u32, processors: u32) -> Arc<Self> {
+        Arc::new(Self { cores: cores.max(1), processors, wanted: AtomicU32::new(0), busy: AtomicU32::new(0) })
+    }
+
+    /// Whether a processor is left beside those who compute at the moment.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) < self.processors
     }
 
     /// A place for one who computes with up to this many threads.
@@ -83,6 +95,19 @@ mod tests {
         drop(third);
         assert_eq!(first.begin(), 4);
         assert_eq!(second.begin(), 2);
+    }
+
+    #[test]
+    fn a_processor_is_spare_as_long_as_those_who_compute_want_fewer_than_there_are() {
+        let budget = ThreadBudget::of(2, 4);
+        let (mut first, mut second) = (budget.seat(2), budget.seat(2));
+        assert!(budget.has_spare());
+        first.begin();
+        assert!(budget.has_spare(), "another processor of their cores");
+        second.begin();
+        assert!(!budget.has_spare());
+        first.rest();
+        assert!(budget.has_spare());
     }
 
     #[test]

@@ -269,13 +269,16 @@ impl Weights {
     /// Whether each of its workers computes with threads that were started for it, and with nothing else: a draft model has threads
     /// of its own beside them, and so has a device.
     pub(crate) fn computes_in_teams(&self) -> bool {
-        let shares = self.config().draft_model.is_some() || self.uses_device();
+        let shares = self.config().draft_model.is_some() || self.sizes.offloaded.layers > 0;
         self.is_generating() && self.sizes.threads > 1 && !shares
     }
 
-    /// Whether a device computes layers of it.
-    pub(crate) fn uses_device(&self) -> bool {
-        self.sizes.offloaded.layers > 0
+    /// Whether a device computes all of its layers, so that processors are left.
+    pub(crate) fn computes_on_device(&self) -> bool {
+        match &self.loaded.source {
+            WeightsSource::Llama { model, .. } => self.sizes.offloaded.layers >= model.layers(),
+            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => false,
+        }
     }
 
     pub(crate) fn is_generating(&self) -> bool {

@@ -129,7 +129,12 @@ fn wrong_kind(model: &str, kind: ModelKind, wanted: ModelKind) -> String {
     match (wanted, kind) {
         (ModelKind::Generate, ModelKind::Embed) => format!("the model {model} embeds texts; it generates none"),
         (ModelKind::Generate, _) => format!("the model {model} computes tensors; it generates no texts"),
-        (ModelKind::Embed, _) => format!("the model {model} is not served for embeddings"),
+        (ModelKind::Embed, kind) => {
+            let does = does(kind);
+            format!(
+                "the model {model} is not served for embeddings: it {does} (`task` in /v1/models/{{id}} is {kind}, not embed)"
+            )
+        }
         (ModelKind::Predict, _) => format!("the model {model} computes no tensors"),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use camshaft_core::family::description::{CallIds, Described, Family, TemplateUse, ThinkingState};
-use camshaft_core::family::detect::family_of;
+use camshaft_core::family::detect::Chosen;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
@@ -22,6 +22,8 @@ const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 #[derive(Debug)]
 pub(crate) struct Notation {
     pub(crate) family: &'static Family,
+    /// The family that the chat template shows, where another one is configured.
+    contradicted: Option<&'static Family>,
     /// The control tokens among the family's markers.
     pub(crate) shown: Arc<[ShownToken]>,
     /// Tokens that end an answer with calls.
@@ -41,7 +43,8 @@ impl Notation {
     /// `family`: the one that the operator names; else the one that the chat template shows.
     pub(crate) fn new(family: Option<&'static Family>, text: &TextModel) -> Self {
         let template = text.info.chat_template.as_deref();
-        let (family, template) = (family_of(family, template), template.unwrap_or_default());
+        let Chosen { family, contradicted } = Chosen::new(family, template);
+        let template = template.unwrap_or_default();
         let mentioned = |marker: &str| template.contains(marker.trim());
         let control = |marker: &str| {
             let [token] = text.tokenizer.tokenize(marker, false, true)[..] else { return None };
@@ -51,9 +54,20 @@ impl Notation {
         let shown = |marker: &&str| Some(ShownToken { token: control(marker)?, text: (*marker).to_owned() });
         Self {
             family,
+            contradicted,
             shown: family.special.iter().filter_map(shown).collect(),
             stops: family.stops.iter().filter_map(|stop| control(stop)).collect(),
             thinks: family.thinking.as_ref().is_some_and(|of| mentioned(of.begin) || mentioned(of.end)),
+        }
+    }
+
+    /// Says in the log in whose notation a model writes.
+    pub(crate) fn tell(&self, model: &str) {
+        let family = self.family.name;
+        tracing::info!(model, family, "tool calls and thinking are written as by this family");
+        if let Some(shown) = self.contradicted {
+            let shown = shown.name;
+            tracing::warn!(model, family, shown, "the chat template shows another family than is configured");
         }
     }
 

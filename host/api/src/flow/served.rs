@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use camshaft_core::engine::ModelKind;
-use camshaft_core::family::detect::other_family;
 use crossbeam_channel::Sender;
 
 use crate::flow::adapters::Adapters;
@@ -49,19 +48,8 @@ impl Served {
             Backend::Generate(generator) => Some(Notation::new(generator.family, &generator.text)),
             _ => None,
         };
-        if let (Some(notation), Backend::Generate(generator)) = (&notation, &model.backend) {
-            let family = notation.family.name;
-            tracing::info!(model = model.id, family, "tool calls and thinking are written as by this family");
-            let template = generator.text.info.chat_template.as_deref();
-            if let Some(other) = other_family(generator.family, template) {
-                let shown = other.name;
-                tracing::warn!(
-                    model = model.id,
-                    family,
-                    shown,
-                    "the chat template shows another family than is configured"
-                );
-            }
+        if let Some(notation) = &notation {
+            notation.tell(&model.id);
         }
         Ok(Arc::new(Self { model, template, notation, fingerprint, asked: AtomicU64::new(0) }))
     }

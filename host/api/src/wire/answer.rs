@@ -95,10 +95,11 @@ pub(crate) struct ErrorNote {
 impl ErrorNote {
     /// The message where the client is told no field beside it.
     pub(crate) fn naming_field(&self) -> Cow<'_, str> {
-        match &self.param {
-            Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message).into(),
-            _ => self.message.as_str().into(),
-        }
+        let Some(param) = &self.param else { return self.message.as_str().into() };
+        // A name that only begins with the field's is another one.
+        let rest = self.message.strip_prefix(param.as_str());
+        let is_named = rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
+        if is_named { self.message.as_str().into() } else { format!("{param}: {}", self.message).into() }
     }
 }
 

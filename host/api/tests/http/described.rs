@@ -287,10 +287,13 @@ async fn models_say_what_they_are_and_what_may_be_asked_of_them() {
         (&demo["context_tokens"], &demo["parameters"], &demo["quantization"]),
         (&json!(200), &json!(3), &json!("Q4_0"))
     );
-    assert_eq!(demo["capabilities"], json!(["chat", "completions", "logprobs", "adapters", "sessions"]));
+    assert_eq!(
+        demo["capabilities"],
+        json!(["chat", "completions", "tools", "structured_outputs", "logprobs", "adapters", "sessions"])
+    );
     assert_eq!(
         show("org/secret").await["capabilities"],
-        json!(["chat", "completions", "logprobs", "infill", "sessions"])
+        json!(["chat", "completions", "tools", "structured_outputs", "logprobs", "infill", "sessions"])
     );
     let list = server.get("/v1/models").await.json();
     assert_eq!(round_trip(Shape::Models, &list).as_ref().ok(), Some(&list));

@@ -113,7 +113,10 @@ async fn only_models_that_embed_rank() {
         Server::new().post("/v1/rerank", json!({"model": "demo", "query": "q", "documents": ["a"]})).await.error(400);
     assert_eq!(
         (shape.as_str(), message.as_str()),
-        ("invalid_request_error - model", "the model demo is not served for embeddings")
+        (
+            "invalid_request_error - model",
+            "the model demo is not served for embeddings: it generates texts (`task` in /v1/models/{id} is generate, not embed)"
+        )
     );
 }
 

@@ -17,15 +17,21 @@ pub struct UnknownFamily {
     hint: String,
 }
 
-/// The family of a model: the one that its operator names, else the one that its chat template shows.
-pub fn family_of(named: Option<&'static Family>, template: Option<&str>) -> &'static Family {
-    named.unwrap_or_else(|| detect(template.unwrap_or_default()))
+/// The family of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen {
+    /// The one that its operator names, else the one that its chat template shows.
+    pub family: &'static Family,
+    /// The one that the template shows, where the operator names another one.
+    pub contradicted: Option<&'static Family>,
 }
 
-/// The family that the chat template shows where the operator names another one.
-pub fn other_family(named: Option<&'static Family>, template: Option<&str>) -> Option<&'static Family> {
-    let shown = detect(template.unwrap_or_default());
-    named.filter(|named| *named != shown && *shown != GENERIC).map(|_| shown)
+impl Chosen {
+    pub fn new(named: Option<&'static Family>, template: Option<&str>) -> Self {
+        let shown = detect(template.unwrap_or_default());
+        let family = named.unwrap_or(shown);
+        Self { family, contradicted: (*family != *shown && *shown != GENERIC).then_some(shown) }
+    }
 }
 
 /// The family of a model with this chat template: the generic one if it shows the markers of none.
@@ -61,8 +67,8 @@ mod tests {
         let hermes = Some("<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}");
         let name = |name: &str| name.parse().ok().map(|FamilyName(family)| family);
         let check = |named: Option<&'static Family>, template, expected: (&str, Option<&str>)| {
-            let other = other_family(named, template).map(|family| family.name);
-            assert_eq!((family_of(named, template).name, other), expected);
+            let Chosen { family, contradicted } = Chosen::new(named, template);
+            assert_eq!((family.name, contradicted.map(|family| family.name)), expected);
         };
         check(None, hermes, ("hermes", None));
         check(None, None, ("generic", None));

@@ -103,15 +103,19 @@ impl Parser {
         }
     }
 
-    /// The answer has ended: what was held back becomes what it can be. Call it once, last.
+    /// The answer has ended: what was held back becomes what it can be. A call that has begun and not come to its arguments is
+    /// nothing, and no text either. Call it once, last.
     pub fn finish(&mut self) -> Vec<Event> {
         let mut events = Events::default();
         let held = std::mem::take(&mut self.held);
+        // Text has no control tokens, and an answer that has to call has no text.
+        let is_marker = |marker: &&str| held.trim_ascii_start().starts_with(*marker);
+        let never_text = self.tools.required() || self.family.special.iter().any(is_marker);
         match &self.state {
-            State::Start { drops: true } | State::NextCall => events.content(held.trim_ascii_start()),
-            State::Start { drops: false } | State::Content | State::Verbatim | State::FirstCall => {
-                events.content(&held)
-            }
+            State::FirstCall | State::NextCall => {}
+            State::Start { .. } | State::Content if never_text => {}
+            State::Start { drops: true } => events.content(held.trim_ascii_start()),
+            State::Start { drops: false } | State::Content | State::Verbatim => events.content(&held),
             State::Thinking { .. } => events.reasoning(&held),
             State::Arguments(_) => {}
             State::Tail => events.end(self.calls - 1),

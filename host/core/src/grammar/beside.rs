@@ -14,9 +14,13 @@ pub struct MaskJob {
     pub draft: Vec<Token>,
 }
 
+/// Whether a processor is left at the moment. Where all of them compute a step, a thread beside it makes its threads wait.
+pub type IsRoom = Box<dyn Fn() -> bool + Send>;
+
 /// A thread that computes masks for one worker. It starts with the first ones, and ends when this is dropped.
 pub struct MaskThread {
     spawner: Spawner,
+    is_room: IsRoom,
     thread: Thread,
 }
 
@@ -37,8 +41,13 @@ impl fmt::Debug for MaskThread {
 }
 
 impl MaskThread {
-    pub fn new(spawner: Spawner) -> Self {
-        Self { spawner, thread: Thread::NotStarted }
+    pub fn new(spawner: Spawner, is_room: IsRoom) -> Self {
+        Self { spawner, is_room, thread: Thread::NotStarted }
+    }
+
+    /// Whether to compute the masks of this step beside it.
+    pub(crate) fn is_room(&self) -> bool {
+        (self.is_room)()
     }
 
     /// Begins to compute masks.

@@ -168,6 +168,9 @@ fn parser(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<TokenPars
     }
 }
 
+/// What the compiler says of a text that is no pattern, or none that it supports.
+const BAD_PATTERN: &str = "regex parse error";
+
 /// As `parser`, and where that fails, with the path of the innermost schema that fails by itself.
 fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenParser, GrammarError> {
     if checked.schema == Value::Bool(false) {
@@ -184,7 +187,12 @@ fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenPars
         if let (Some(map), Some(defs)) = (part.as_object_mut(), defs) {
             map.insert("$defs".to_owned(), defs.clone());
         }
-        parser(factory, schema_grammar(part)).err().map(|error| error.at(path))
+        let pattern = part.get("pattern").is_some();
+        parser(factory, schema_grammar(part)).err().map(|error| match path.as_str() {
+            _ if !(pattern && error.reason.starts_with(BAD_PATTERN)) => error.at(path),
+            "" => error.at("pattern"),
+            path => error.at(&format!("{path}.pattern")),
+        })
     });
     Err(failing.unwrap_or(error))
 }
@@ -193,7 +201,7 @@ fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenPars
 fn choice(texts: &[String]) -> Result<String, GrammarError> {
     let (count, max) = (texts.len(), limits::CHOICE_TEXTS);
     if count == 0 || count > max {
-        return Err(GrammarError::too_large(format!("{count} choices, where 1 to {max} may be")));
+        return Err(GrammarError::too_large(format!("{count} choices, from 1 to {max}")));
     }
     let mut lark = String::from("start: CHOICE\nCHOICE: ");
     for (at, text) in texts.iter().enumerate() {

@@ -83,7 +83,7 @@ pub(super) fn shown(value: &str) -> String {
     cut(value, SHOWN_CHARS)
 }
 
-/// The same of a pattern, which the compiler read within a grammar: the place in that grammar is nobody's.
+/// What the compiler said of a pattern, which it read within a grammar that the client did not write: without the place in that one.
 pub(super) fn pattern_reason(reason: &str) -> String {
     let place = |said: &str| said.starts_with("at ") && said.ends_with(')');
     match reason.split_once(": ") {
@@ -104,7 +104,7 @@ pub(super) fn compiler_reason(error: &str) -> String {
             .to_owned();
     }
     // What is wrong with a pattern stands below the pattern.
-    let detail = lines.find(|line| line.starts_with("error: ")).unwrap_or_default();
+    let detail = lines.find_map(|line| line.strip_prefix("error: ")).unwrap_or_default();
     cut(format!("{said} {detail}").trim(), REASON_CHARS)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! What it returns says the same in fewer words: without annotations, and with each referenced schema once in the root's `$defs`. Its
 //! depth, along references too, is bounded, because the compiler recurses over it.
+mod exclusive;
 mod joined;
 mod keywords;
 mod path;

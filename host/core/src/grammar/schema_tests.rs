@@ -2,7 +2,9 @@ use serde_json::{Value, json};
 
 use super::check;
 use super::keywords::{FORMATS, KEYWORDS, Keyword};
+use crate::grammar::GrammarSpec;
 use crate::grammar::error::GrammarFault;
+use crate::grammar::tests::check as matches;
 use crate::limits;
 
 /// What the compiler is given, or the error.
@@ -333,4 +335,26 @@ fn the_page_lists_every_keyword_with_what_is_done_with_it() {
     for format in FORMATS {
         assert!(page.contains(&format!("`{format}`")), "{format}");
     }
+}
+
+#[test]
+fn alternatives_that_exclude_each_other_may_be_references() {
+    let tagged = |kind: &str, name: &str| {
+        json!({ "type": "object", "title": kind, "properties": { "kind": { "const": kind, "type": "string" }, (name): { "type": "integer" } },
+            "required": ["kind", name], "additionalProperties": false })
+    };
+    let schema = json!({
+        "$defs": { "Cat": tagged("cat", "lives"), "Dog": tagged("dog", "age") }, "type": "object",
+        "properties": { "pet": {
+            "discriminator": { "mapping": { "cat": "#/$defs/Cat", "dog": "#/$defs/Dog" }, "propertyName": "kind" },
+            "oneOf": [{ "$ref": "#/$defs/Cat" }, { "$ref": "#/$defs/Dog" }, { "const": 1 }, { "const": 2 }],
+        } },
+        "required": ["pet"], "additionalProperties": false,
+    });
+    let spec = GrammarSpec::JsonSchema { schema: schema.to_string() };
+    matches(
+        &spec,
+        &[r#"{"pet":{"kind":"cat","lives":9}}"#, r#"{"pet":{"kind":"dog","age":3}}"#, r#"{"pet":2}"#],
+        &[r#"{"pet":{"kind":"dog","lives":9}}"#, r#"{"pet":{"kind":"cow","age":3}}"#, r#"{"pet":3}"#],
+    );
 }

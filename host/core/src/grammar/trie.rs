@@ -69,7 +69,7 @@ pub(super) fn factory(vocabulary: &Vocabulary) -> Result<llguidance::ParserFacto
     Ok(factory)
 }
 
-/// Sets of tokens that are looked at together: where a grammar allows all of one, a mask takes it as a whole.
+/// Patterns of tokens. Where a grammar allows all texts of one, a mask has all of its tokens without looking at any.
 fn slices() -> Vec<String> {
     let mut slices = SlicedBiasComputer::general_slices();
     // Most identifiers, and what formats such as `email` are made of.

@@ -16,6 +16,11 @@ impl<'a> LogSoftmax<'a> {
         Self { logits, log_total: f64::from(best) + exp_sum(logits, best).ln() }
     }
 
+    /// Whether the logits are numbers, and one is finite.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.log_total.is_finite()
+    }
+
     /// Natural logarithm of the token's probability; minus infinity outside the vocabulary.
     pub fn of(&self, token: Token) -> f32 {
         self.logits.get(token.0 as usize).map_or(f32::NEG_INFINITY, |&logit| (f64::from(logit) - self.log_total) as f32)

@@ -70,13 +70,16 @@ impl History {
             self.window.dedup();
             for &token in &self.window {
                 // Divide positive logits and multiply negative ones: both make the token less likely.
-                adjust(token, &|logit| if logit > 0.0 { logit / penalties.repeat } else { logit * penalties.repeat });
+                let change = |logit| if logit > 0.0 { logit / penalties.repeat } else { logit * penalties.repeat };
+                adjust(token, &|logit| change(logit).min(f32::MAX));
             }
         }
         if penalties.frequency != 0.0 || penalties.presence != 0.0 {
             for (&token, &count) in &self.output_counts {
                 let minus = penalties.frequency * count as f32 + penalties.presence;
-                adjust(token, &|logit| logit - minus);
+                // Policies may ask for any finite penalties. What is banned stays so, and nothing becomes infinite.
+                let minus = minus.clamp(f32::MIN, f32::MAX);
+                adjust(token, &|logit| (logit - minus).min(f32::MAX));
             }
         }
     }

@@ -387,3 +387,18 @@ fn regression_after_a_rewind_the_last_token_is_the_last_that_is_left() {
     row.rewind(2, b"abc".to_vec(), 1);
     assert!(row.ended_in_last(b"c") && row.ended_in_last(b"bc") && !row.ended_in_last(b"ab"));
 }
+
+#[test]
+fn regression_no_penalty_makes_a_banned_token_a_number_or_another_one_infinite() {
+    for (repeat, frequency, presence) in
+        [(1.0, f32::MIN, f32::MIN), (1.0, f32::MAX, f32::MAX), (f32::MIN_POSITIVE, 0.0, 0.0)]
+    {
+        let mut row = Row::new(&[], 1);
+        row.load_masked(&[1.0, f32::MAX, -1.0, 5.0], &[0b1110]).unwrap();
+        (0..3).for_each(|token| row.accept(Token(token), b""));
+        row.penalize(8, repeat, frequency, presence).unwrap();
+        let logits = row.read(0, 4).unwrap();
+        assert_eq!(logits[0], f32::NEG_INFINITY);
+        assert!(logits.iter().all(|logit| *logit < f32::INFINITY), "{logits:?}");
+    }
+}

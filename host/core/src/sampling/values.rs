@@ -8,7 +8,7 @@ use crate::vectors::exp;
 pub(super) const BLOCK: usize = 64;
 /// Once more than an eighth of the logits were noted one by one, all of them are.
 const NOTED_SHARE: usize = 8;
-/// Tokens of a word of a mask.
+/// Tokens that a word of a mask has bits for.
 const WORD: usize = u32::BITS as usize;
 /// Parallel lanes of the kernels below: a multiple of every vector width in use.
 const LANES: usize = 16;
@@ -38,16 +38,27 @@ impl Values {
     /// Loads the logits of a step in one pass. Returns false if one is NaN or +infinity, or none is finite.
     pub(super) fn load(&mut self, logits: &[f32]) -> bool {
         self.resize(logits.len());
-        let valid = copy(logits, &mut self.logits, &mut self.maxima);
+        let numbers = copy(logits, &mut self.logits, &mut self.maxima);
         let best = self.maximum();
-        valid && best > f32::NEG_INFINITY && best < f32::INFINITY
+        self.trusted(numbers && best > f32::NEG_INFINITY && best < f32::INFINITY)
     }
 
-    /// The same, but tokens whose bit is 0 or absent are banned, whatever their logits. Returns false if another one's is NaN or
-    /// +infinity.
+    /// The same, but tokens whose bit is 0 or absent are banned, whatever their logits, and all may be. Returns false if the logit of
+    /// another one is NaN or +infinity.
     pub(super) fn load_masked(&mut self, logits: &[f32], bits: &[u32]) -> bool {
         self.resize(logits.len());
-        copy_masked(logits, &mut self.logits, &mut self.maxima, bits) && self.maximum() < f32::INFINITY
+        let numbers = copy_masked(logits, &mut self.logits, &mut self.maxima, bits);
+        let valid = numbers && self.maximum() < f32::INFINITY;
+        self.trusted(valid)
+    }
+
+    /// Where logits are no numbers, neither are maxima: a block of such logits would seem to be banned as a whole, and not be written
+    /// when another row is loaded over it.
+    fn trusted(&mut self, valid: bool) -> bool {
+        if !valid {
+            self.maxima.fill(f32::NAN);
+        }
+        valid
     }
 
     fn resize(&mut self, size: usize) {
@@ -283,43 +294,66 @@ vectorized! {
 /// Returns whether no token's logit that the words allow is NaN.
 #[inline(always)]
 fn copy_masked_block(from: &[f32], to: &mut [f32], maximum: &mut f32, words: &[u32]) -> bool {
-    if words.iter().all(|&word| word == 0) {
-        if *maximum != f32::NEG_INFINITY {
+    match Extent::of(words) {
+        Extent::None if *maximum == f32::NEG_INFINITY => true,
+        Extent::None => {
             to.fill(f32::NEG_INFINITY);
             *maximum = f32::NEG_INFINITY;
+            true
         }
-        return true;
+        Extent::All => copy_block(from, to, maximum),
+        Extent::Some => {
+            to.copy_from_slice(from);
+            mask_block(to, words);
+            let (best, no_nan) = scan(to);
+            *maximum = best;
+            no_nan
+        }
     }
-    if words.len() == BLOCK / WORD && words.iter().all(|&word| word == u32::MAX) {
-        return copy_block(from, to, maximum);
+}
+
+/// Which tokens of a block its words allow.
+enum Extent {
+    None,
+    Some,
+    All,
+}
+
+impl Extent {
+    /// Tokens without a word are banned.
+    #[inline(always)]
+    fn of(words: &[u32]) -> Self {
+        if words.iter().all(|&word| word == 0) {
+            Self::None
+        } else if words.len() == BLOCK / WORD && words.iter().all(|&word| word == u32::MAX) {
+            Self::All
+        } else {
+            Self::Some
+        }
     }
-    to.copy_from_slice(from);
-    mask_block(to, words);
-    let (best, no_nan) = scan(to);
-    *maximum = best;
-    no_nan
 }
 
 vectorized! {
-    /// Bans the tokens whose bit is 0. Most blocks are banned or allowed as a whole: those are not looked at one by one.
+    /// Bans the tokens whose bit is 0 or absent. Most blocks are banned or allowed as a whole: those are not looked at one by one.
     fn mask(logits: &mut [f32], maxima: &mut [f32], bits: &[u32]) {
-        let blocks = logits.chunks_mut(BLOCK).zip(maxima);
-        for ((block, maximum), words) in blocks.zip(bits.chunks(BLOCK / WORD)) {
-            if *maximum == f32::NEG_INFINITY || words.iter().all(|&word| word == u32::MAX) {
-                continue;
+        let words = bits.chunks(BLOCK / WORD).chain(std::iter::repeat(&[][..]));
+        for ((block, maximum), words) in logits.chunks_mut(BLOCK).zip(maxima).zip(words) {
+            match Extent::of(words) {
+                _ if *maximum == f32::NEG_INFINITY => {}
+                Extent::All => {}
+                Extent::None => {
+                    block.fill(f32::NEG_INFINITY);
+                    *maximum = f32::NEG_INFINITY;
+                }
+                Extent::Some => {
+                    mask_block(block, words);
+                    *maximum = select::lane_maximum(block);
+                }
             }
-            if words.iter().all(|&word| word == 0) {
-                block.fill(f32::NEG_INFINITY);
-                *maximum = f32::NEG_INFINITY;
-                continue;
-            }
-            mask_block(block, words);
-            *maximum = select::lane_maximum(block);
         }
     }
 }
 
-/// Tokens without a word are banned.
 #[inline(always)]
 fn mask_block(block: &mut [f32], words: &[u32]) {
     let mut words = words.iter().copied().chain(std::iter::repeat(0));

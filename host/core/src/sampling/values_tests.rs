@@ -81,12 +81,31 @@ fn maxima(logits: &[f32]) -> Vec<f32> {
     logits.chunks(BLOCK).map(select::maximum).collect()
 }
 
+#[test]
+fn regression_what_was_no_number_is_gone_with_the_next_row() {
+    for bad in [vec![f32::NAN; 256], [vec![f32::NAN; 64], vec![1.0; 192]].concat(), vec![f32::INFINITY; 256]] {
+        for first in [None, Some([u32::MAX; 8])] {
+            let mut values = Values::default();
+            let valid = match first {
+                Some(bits) => values.load_masked(&bad, &bits),
+                None => values.load(&bad),
+            };
+            assert!(!valid);
+            let only_last = [0, 0, 0, 0, 0, 0, 0, u32::MAX];
+            assert!(values.load_masked(&[2.0; 256], &only_last));
+            assert_eq!(values.as_slice(), masked(&[2.0; 256], &only_last));
+            assert_eq!(values.maxima(), maxima(&masked(&[2.0; 256], &only_last)));
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn a_mask_bans_each_token_whose_bit_is_0(logits in logits(), first in words(), second in words()) {
         let mut values = loaded(&logits);
         // Tokens that were banned before stay so.
-        for (words, expected) in [(&first, masked(&logits, &first)), (&second, masked(&masked(&logits, &first), &second))] {
+        let both = masked(&masked(&logits, &first), &second);
+        for (words, expected) in [(&first, masked(&logits, &first)), (&second, both)] {
             values.mask(words);
             prop_assert_eq!(values.as_slice(), &expected[..]);
             prop_assert_eq!(values.maxima(), maxima(&expected));

@@ -5,7 +5,7 @@ use crate::step_times::{StepTime, Work};
 const RATE_WEIGHT: f32 = 0.1;
 /// Assumed acceptance rate before the first draft.
 const INITIAL_RATE: f32 = 0.7;
-/// The same where a grammar says what comes next, which a model may only spell in another way.
+/// Assumed where a grammar says what comes next: a draft is wrong only where the model splits the same text into other tokens.
 const INITIAL_RATE_OF_CERTAIN: f32 = 0.95;
 /// Steps without a draft before one token is tried again, because the text may have become predictable.
 const RETRY_STEPS: u32 = 64;
@@ -27,7 +27,7 @@ impl Default for AcceptanceRate {
 }
 
 impl AcceptanceRate {
-    /// Of drafts that say what must come next.
+    /// Of drafts of a text that a grammar is certain of.
     pub(crate) fn of_certain() -> Self {
         Self { rate: INITIAL_RATE_OF_CERTAIN, ..Self::default() }
     }
@@ -80,6 +80,18 @@ mod tests {
         (0..40).for_each(|_| rate.record(1, 1));
         assert_eq!(rate.draft_len(0.3, 0), 0);
         assert!(rate.draft_len(0.3, 8) > 1, "it is accepted again");
+    }
+
+    #[test]
+    fn certain_text_is_drafted_at_length_until_it_is_spelled_otherwise() {
+        let mut rate = AcceptanceRate::of_certain();
+        assert!(rate.draft_len(0.3, 32) > 20, "{}", rate.draft_len(0.3, 32));
+        (0..12).for_each(|_| rate.record(8, 0));
+        assert_eq!(rate.draft_len(0.3, 32), 0);
+        let tries: usize = (0..640).map(|_| rate.draft_len(0.3, 32)).sum();
+        assert_eq!(tries, 10);
+        (0..20).for_each(|_| rate.record(1, 1));
+        assert!(rate.draft_len(0.3, 32) > 4);
     }
 
     #[test]

@@ -16,8 +16,8 @@ const BYTES: usize = 2 << 20;
 /// The longest text that any family may hold back, with room.
 const HELD: usize = 2048;
 
-/// Feeds a long text in small pieces, and checks that what was held back never grows.
-fn is_bounded(name: &str, text: &str) {
+/// Feeds a long text in small pieces, and checks that what was held back never grows. `lost`: at most, of a call that was cut.
+fn is_bounded(name: &str, text: &str, lost: usize) {
     let mut parser = Parser::new(family(name), auto(), ContentForm::Text, ThinkingState::Possible);
     let (mut given, mut passed) = (0, 0);
     let shown: String = text.chars().take(40).collect();
@@ -27,7 +27,7 @@ fn is_bounded(name: &str, text: &str) {
         assert!(given < passed + HELD, "{name} holds back {} bytes of {shown:?}…", given - passed);
     }
     passed += parser.finish().iter().map(length).sum::<usize>();
-    assert_eq!(passed, text.len(), "{name} loses text of {shown:?}…");
+    assert!((text.len() - lost..=text.len()).contains(&passed), "{name} loses text of {shown:?}…");
 }
 
 fn length(event: &Event) -> usize {
@@ -42,10 +42,10 @@ fn length(event: &Event) -> usize {
 fn megabytes_of_one_letter_pass_through_every_family_at_once() {
     for name in names() {
         for letter in ["a", "<", "[", "{", "`", "\"", "｜", "x\n"] {
-            is_bounded(name, &letter.repeat(BYTES / letter.len() / 8));
+            is_bounded(name, &letter.repeat(BYTES / letter.len() / 8), 0);
         }
     }
-    is_bounded("hermes", &"<".repeat(BYTES));
+    is_bounded("hermes", &"<".repeat(BYTES), 0);
 }
 
 #[test]
@@ -62,7 +62,8 @@ fn megabytes_of_beginnings_of_calls_that_are_none_are_content() {
         ("qwen3-coder", "<tool_call>\n<function=get_weathe"),
     ];
     for (name, beginning) in beginnings {
-        is_bounded(name, &beginning.repeat(BYTES / 4 / beginning.len()));
+        // The last one is a call that was cut.
+        is_bounded(name, &beginning.repeat(BYTES / 4 / beginning.len()), beginning.len());
     }
 }
 

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use camshaft_core::family::description::ThinkingState;
 use camshaft_core::family::detect::names;
+use camshaft_core::family::tools::ToolChoice;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::support::{Answer, Call, auto, family, parse};
+use crate::support::{Answer, Call, auto, family, parse, tools};
 
 pub(crate) struct Golden {
     pub(crate) title: String,
@@ -77,6 +78,38 @@ fn transcripts_read_the_same_cut_anywhere() {
             let single = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
             let answer = parse(family(name), &auto(), golden.thinking, single);
             assert_eq!(answer, golden.answer, "{name}: {}, by characters", golden.title);
+        }
+    }
+}
+
+#[test]
+fn an_answer_that_is_cut_has_no_beginning_of_a_call_in_its_text() {
+    let required = tools(&ToolChoice::Required, true);
+    for name in names() {
+        let family = family(name);
+        let calls = &family.calls;
+        let markers = calls.begins.iter().copied().chain([calls.open]).chain(family.framing.iter().copied());
+        let markers = markers.chain(family.special.iter().copied());
+        let markers: Vec<&str> = markers.chain(family.thinking.iter().map(|thinking| thinking.begin)).collect();
+        for golden in of(name) {
+            let ends = (0..=golden.text.len()).filter(|at| golden.text.is_char_boundary(*at));
+            for text in ends.map(|at| &golden.text[..at]) {
+                let content = parse(family, &auto(), golden.thinking, [text]).content;
+                let told =
+                    content.bytes().zip(golden.answer.content.bytes()).take_while(|(one, other)| one == other).count();
+                // It may still have been text.
+                let rest = content[told..].trim_start();
+                let begins = |marker: &&str| marker.starts_with(rest) && *marker != rest;
+                assert!(
+                    rest.is_empty() || markers.iter().any(begins),
+                    "{name}: {}: {text:?} has {content:?}",
+                    golden.title
+                );
+                if golden.answer.content.is_empty() && !golden.answer.calls.is_empty() {
+                    let content = parse(family, &required, golden.thinking, [text]).content;
+                    assert_eq!(content, "", "{name}: {}: {text:?}", golden.title);
+                }
+            }
         }
     }
 }

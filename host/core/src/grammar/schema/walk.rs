@@ -3,10 +3,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::joined;
 use super::keywords::{FORMATS, Keyword, TYPES, keyword, visit};
-use super::path::Path;
+use super::path::{Path, decoded};
 use super::work::Work;
+use super::{exclusive, joined};
 use crate::grammar::error::{GrammarError, shown};
 use crate::grammar::pattern::check_pattern;
 use crate::limits;
@@ -54,11 +54,17 @@ pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, Gram
         options: 0,
         patterned: 0,
         one_ofs: 0,
+        has_one_of: false,
         parts: Vec::new(),
     };
     let mut schema = walk.schema(root, &Path::default())?;
     walk.check_joined()?;
-    let Walk { defs, parts, properties, counted, multiple, multiple_at, joined, .. } = walk;
+    let Walk { mut defs, mut parts, properties, counted, multiple, multiple_at, joined, has_one_of, .. } = walk;
+    if has_one_of {
+        let known = defs.clone();
+        let parts = parts.iter_mut().map(|(_, part)| part);
+        exclusive::relax([&mut schema].into_iter().chain(defs.values_mut()).chain(parts), &known);
+    }
     let most = limits::SCHEMA_MULTIPLE;
     if let Some(place) = multiple_at.filter(|_| joined.is_some() && multiple / gcd(multiple, MULTIPLE_SCALE) > most) {
         let why = format!("the least common multiple of all in the schema, whose schemas are joined, is over {most}");
@@ -118,8 +124,9 @@ struct Walk<'a> {
     options: usize,
     /// Schemas of strings with a pattern or a format, which a length elsewhere may bound where schemas are joined.
     patterned: usize,
-    /// Of these it is inside.
+    /// Of `oneOf` it is inside so many.
     one_ofs: usize,
+    has_one_of: bool,
     parts: Vec<(String, Value)>,
 }
 
@@ -303,6 +310,7 @@ impl Walk<'_> {
         let one_of = usize::from(place.as_str().ends_with("oneOf"));
         self.options += if place.as_str().ends_with("allOf") { 0 } else { list.len() };
         self.one_ofs += one_of;
+        self.has_one_of |= one_of > 0;
         let checked = list.iter().enumerate().map(|(at, schema)| self.schema(schema, &place.index(at).inner()));
         let checked = checked.collect::<Result<Vec<_>, _>>().map(Value::Array);
         self.one_ofs -= one_of;
@@ -476,25 +484,4 @@ fn format_of(format: &str, map: &Map<String, Value>, place: &Path) -> Result<Val
     let known = FORMATS.join(", ");
     let why = format!("format \"{}\" not supported; those that are: {known}", shown(format));
     Err(GrammarError::unsupported(why).at(place.as_str()))
-}
-
-/// Decodes `%20` and the like. What is no such code stays.
-fn decoded(fragment: &str) -> String {
-    let bytes = fragment.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let code = fragment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 3;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }

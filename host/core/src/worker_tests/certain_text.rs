@@ -1,0 +1,89 @@
+//! What a grammar is certain of is drafted, and masks are computed beside the step: neither changes what is drawn.
+use serde_json::json;
+
+use super::grammars::{Schemas, bench, constrained, schema, uniform};
+use super::*;
+use crate::grammar::MaskThread;
+use crate::threads::Spawner;
+
+#[test]
+fn the_same_tokens_come_with_and_without_drafts_and_with_masks_computed_beside() {
+    let mut schemas = Schemas(7);
+    let (mut steps_saved, mut drafts) = (0, 0);
+    for id in 0..60u64 {
+        let grammar = schema(&schemas.object(3));
+        let request = Start { logprobs: Some(2), ..constrained(id, &grammar) };
+        let run = |prepare: fn(&mut Bench)| {
+            let mut bench = bench();
+            prepare(&mut bench);
+            bench.begin(request.clone());
+            let mut steps = 0;
+            while bench.step() != Step::Idle {
+                steps += 1;
+            }
+            let deltas: Vec<_> = bench
+                .events
+                .iter()
+                .filter_map(|event| match event {
+                    Event::Delta { delta, .. } => Some(delta.clone()),
+                    _ => None,
+                })
+                .collect();
+            let (text, end) = bench.results().remove(&id).unwrap();
+            let Some(Event::Finished { reason, usage, .. }) = end else { panic!("{end:?}") };
+            assert_eq!(deltas.iter().map(|delta| delta.text.as_str()).collect::<String>(), text);
+            let logprobs: Vec<_> = deltas.into_iter().flat_map(|delta| delta.logprobs).collect();
+            (text, reason, usage.generated_tokens, logprobs, steps, usage.accepted_tokens)
+        };
+        let alone = |bench: &mut Bench| bench.engine.reuse = Reuse::Whole;
+        let plain = run(alone);
+        let forced = run(|_| {});
+        let beside = run(|bench| bench.worker.masks = Some(MaskThread::new(Spawner::detached(), Box::new(|| true))));
+        let crowded = run(|bench| {
+            let nobody = Spawner::new(|_, _| panic!("a thread beside the step, for which there is no room"));
+            bench.worker.masks = Some(MaskThread::new(nobody, Box::new(|| false)));
+        });
+        let guessed = run(|bench| bench.draft_by_lookup(4));
+        let both = run(|bench| {
+            bench.draft_by_lookup(4);
+            bench.worker.masks = Some(MaskThread::new(Spawner::detached(), Box::new(|| true)));
+        });
+        for other in [&forced, &beside, &crowded, &guessed, &both] {
+            assert_eq!((&plain.0, plain.1, plain.2, &plain.3), (&other.0, other.1, other.2, &other.3));
+        }
+        assert_eq!((forced.4, forced.5), (beside.4, 0));
+        steps_saved += plain.4 - forced.4;
+        drafts += guessed.5;
+    }
+    assert!(steps_saved > 0 && drafts > 0, "{steps_saved} steps saved, {drafts} tokens guessed");
+}
+
+#[test]
+fn a_model_that_spells_the_certain_text_in_its_own_way_gets_few_drafts_of_it() {
+    let letters = |hash: u64, token: u32| if token < 128 { 20.0 } else { uniform(hash, token) };
+    let pieces = |hash: u64, token: u32| if token < 128 { -20.0 } else { uniform(hash, token) };
+    let grammar = schema(&json!({ "const": "name".repeat(200) }));
+    let run = |logit: fn(u64, u32) -> f32| {
+        let mut bench = bench();
+        bench.engine.logit = Some(logit);
+        bench.begin(constrained(1, &grammar));
+        let mut steps = 0;
+        loop {
+            match bench.step() {
+                Step::Idle => break,
+                // A row takes as long as all that a step takes beside them.
+                Step::Decoded { tokens } => bench.now += Duration::from_millis(1 + tokens as u64),
+                Step::Prepared => {}
+            }
+            steps += 1;
+        }
+        let (_, Some(Event::Finished { usage, .. })) = &bench.results()[&1] else { panic!("{:?}", bench.events) };
+        (usage.generated_tokens as usize, bench.engine.decoded, steps)
+    };
+    let (tokens, decoded, _) = run(letters);
+    assert_eq!(tokens, 802, "a letter at a time");
+    assert!(decoded < tokens + 300, "{decoded} rows");
+    let (tokens, decoded, steps) = run(pieces);
+    // Of the pieces, several spell the same.
+    assert!(tokens > 2 * steps && decoded < tokens + 300, "{tokens} tokens, {decoded} rows, {steps} steps");
+}
