@@ -310,7 +310,7 @@ fn hostile() -> Vec<GrammarSpec> {
         schema(json!({ "type": "number", "multipleOf": 1e-300 })),
         schema(json!({ "type": "number", "multipleOf": 1e300, "minimum": -1e308, "maximum": 1e308 })),
         schema(json!({ "allOf": [{ "multipleOf": 65_537 }, { "multipleOf": 65_539 }, { "multipleOf": 0.000_1 }] })),
-        schema(json!({ "allOf": [{ "multipleOf": 99_991 }, { "type": "integer" }] })),
+        schema(json!({ "allOf": [{ "multipleOf": 9_973 }, { "type": "integer" }] })),
         schema(json!({ "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX })),
         schema(json!({ "type": "integer", "exclusiveMinimum": true, "minimum": 1e300 })),
         schema(json!({ "type": "string", "format": "é".repeat(300) })),

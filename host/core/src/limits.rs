@@ -112,9 +112,9 @@ pub const SCHEMA_NODES: usize = 10_000;
 pub const SCHEMA_ALTERNATIVES: usize = 128;
 pub const SCHEMA_PATTERN_PROPERTIES: usize = 32;
 /// The largest `multipleOf` of a JSON schema, with its decimal point behind its last digit, and of joined schemas their least common one.
-pub const SCHEMA_MULTIPLE: u64 = 100_000;
+pub const SCHEMA_MULTIPLE: u64 = 10_000;
 /// The multiples of all `multipleOf` of a grammar's JSON schemas together, counted as `SCHEMA_MULTIPLE` is.
-pub const SCHEMA_MULTIPLES: u64 = 100_000;
+pub const SCHEMA_MULTIPLES: u64 = 10_000;
 /// Sizes of a bound of numbers in a JSON schema, but for 0.
 pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e18 };
 /// Maximum names in `properties` or `required` of one schema; of several, the squares together are at most the square of this.

@@ -307,7 +307,7 @@ pub enum WorkerError {
     #[error("{detail}")]
     GrammarsBusy { detail: String },
     /// The model, samplers and filters leave no token that the request's grammar allows.
-    #[error("no token is left that the grammar allows")]
+    #[error("no token is left that the grammar allows: {detail}")]
     GrammarExhausted { detail: String },
     /// The request asked for something that the worker's limits do not allow, or that its model cannot compute.
     #[error("{0}")]

@@ -466,7 +466,11 @@ impl Sequence {
             if !logits.iter().any(|logit| logit.is_finite()) {
                 return Err(WorkerError::InvalidLogits);
             }
-            return Err(exhausted("the model and filters rule out all that the grammar allows"));
+            return Err(exhausted(if early.is_empty() {
+                "the model and filters rule out all others"
+            } else {
+                "`min_tokens` keeps the text from ending, and nothing else may follow"
+            }));
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
@@ -489,7 +493,7 @@ impl Sequence {
             drawn = self.row.draw();
         }
         let token = drawn.ok_or_else(|| match mask {
-            Some(_) => exhausted("the samplers ban all that the grammar allows"),
+            Some(_) => exhausted("the samplers ban all others"),
             None => fault("every token is banned".to_owned()),
         })?;
         let known = (token.0 as usize) < self.vocabulary.size();

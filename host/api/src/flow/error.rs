@@ -299,9 +299,7 @@ fn worker_answer(error: &WorkerError) -> Answer {
             Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
         }
         WorkerError::Refused(_) => Answer::invalid(text()),
-        WorkerError::GrammarExhausted { detail } => {
-            Answer::invalid(text()).code("grammar_exhausted").retry(Retry::Never).detail(detail.clone())
-        }
+        WorkerError::GrammarExhausted { .. } => Answer::invalid(text()).code("grammar_exhausted").retry(Retry::Never),
         WorkerError::Declined(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
         WorkerError::Rejected(said) => {
             let answer = Answer::unavailable("overloaded", text(), seconds(said.retry_after));

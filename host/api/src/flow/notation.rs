@@ -198,7 +198,7 @@ mod tests {
 
     fn notation(family: &str) -> Notation {
         let FamilyName(family) = family.parse().unwrap();
-        Notation { family, shown: Arc::default(), stops: Vec::new(), thinks: false }
+        Notation { family, contradicted: None, shown: Arc::default(), stops: Vec::new(), thinks: false }
     }
 
     #[test]

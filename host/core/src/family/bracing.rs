@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::family::braces;
 use crate::family::lark::{Lark, escaped, string, without};
-use crate::family::schemas::{ANY_KEY, Fault, bounded, follow, listed, on_one_line, properties, required};
+use crate::family::schemas::{ANY_KEY, Fault, all_named, bounded, follow, listed, on_one_line, properties, required};
 use crate::shown::cut;
 
 /// Schemas within each other that are followed, at most. What lies deeper may be any value.
@@ -67,6 +67,7 @@ impl Bracing<'_, '_> {
             return self.object(schema, 0);
         }
         follow(schema, self.strict, &["type"])?;
+        all_named(schema, self.strict)?;
         self.any()?;
         Ok(self.lark.rule(ANY_OBJECT)?)
     }
@@ -209,19 +210,22 @@ impl Bracing<'_, '_> {
             return Err(Fault::Value(String::new()));
         }
         let least = min.saturating_sub(1);
+        let another = format!("(\",\" {item})");
         let more = match max {
             Some(0) => return Ok(string("[]")),
-            Some(max) => format!("{{{least},{}}}", max - 1),
-            None if least > 0 => format!("{{{least},}}"),
-            None => "*".to_owned(),
+            Some(1) => String::new(),
+            Some(max) => format!("{another}{{{least},{}}}", max - 1),
+            None if least > 0 => format!("{another}{{{least},}}"),
+            None => format!("{another}*"),
         };
-        let items = format!("({item} (\",\" {item}){more}){}", if min == 0 { "?" } else { "" });
+        let items = format!("({item} {more}){}", if min == 0 { "?" } else { "" });
         Ok(self.lark.rule(&format!("\"[\" {items} \"]\""))?)
     }
 
     /// Properties in their order, separated by commas, those that are not required only perhaps.
     fn object(&mut self, schema: &Map<String, Value>, depth: usize) -> Result<String, Fault> {
         self.follow(schema, &["properties", "required", "additionalProperties"])?;
+        all_named(schema, self.strict)?;
         let required = required(schema);
         let mut members = Vec::new();
         for (key, of) in properties(schema) {

@@ -3,7 +3,9 @@ use serde_json::{Map, Value, json};
 
 use crate::family::description::Form;
 use crate::family::lark::{Lark, escaped, string, without};
-use crate::family::schemas::{ANY_KEY, Fault, bounded, follow, listed, on_one_line, properties, required, spaced};
+use crate::family::schemas::{
+    ANY_KEY, Fault, all_named, bounded, follow, listed, on_one_line, properties, required, spaced,
+};
 use crate::family::{bracing, elements};
 use crate::shown::cut;
 
@@ -27,6 +29,7 @@ fn all_elements((schema, strict): (&Map<String, Value>, bool), lark: &mut Lark<'
     let but = without(&[escaped(elements::VALUE_END)]);
     lark.define("VALUE", &format!("/(?s:.*)/{but}"))?;
     follow(schema, strict, &["type", "properties", "required", "additionalProperties"])?;
+    all_named(schema, strict)?;
     if !schema.contains_key("properties") && schema.get("additionalProperties") != Some(&Value::Bool(false)) {
         let value = lark.lazy(&format!("VALUE {}", string(&end)))?;
         lark.define("ANY_KEY", ANY_KEY)?;

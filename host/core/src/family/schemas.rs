@@ -51,6 +51,15 @@ pub(crate) fn follow(schema: &Map<String, Value>, strict: bool, followed: &[&str
     }
 }
 
+/// Refuses a schema that must be followed, and requires properties that it does not name.
+pub(crate) fn all_named(schema: &Map<String, Value>, strict: bool) -> Result<(), Fault> {
+    let named: HashSet<&str> = properties(schema).map(|(name, _)| name.as_str()).collect();
+    if strict && !required(schema).is_subset(&named) {
+        return Err(Fault::Keyword { property: String::new(), keyword: "required".to_owned() });
+    }
+    Ok(())
+}
+
 /// The terminal of a text of as many characters as a schema says, if it says anything of them. `but`: what else a text is not.
 /// `least`: characters that it has in any case.
 pub(crate) fn bounded(

@@ -103,6 +103,10 @@ pub(super) fn compiler_reason(error: &str) -> String {
         return "oneOf is not supported where a value may match two of its schemas, as far as the compiler can tell: use anyOf"
             .to_owned();
     }
+    if said.starts_with("Unable to determine if regex is empty") {
+        return "to find out whether a text matches its patterns, formats and lengths together takes too much work"
+            .to_owned();
+    }
     // What is wrong with a pattern stands below the pattern.
     let detail = lines.find_map(|line| line.strip_prefix("error: ")).unwrap_or_default();
     cut(format!("{said} {detail}").trim(), REASON_CHARS)

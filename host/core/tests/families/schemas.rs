@@ -308,6 +308,50 @@ fn lists_objects_and_alternatives_are_followed_in_braces() {
 }
 
 #[test]
+fn lists_in_braces_have_as_many_items_as_their_schema_says() {
+    for name in ["gemma4", "functiongemma"] {
+        for (min, max, fitting) in
+            [(0, 0, 0..=0), (0, 1, 0..=1), (1, 1, 1..=1), (0, 2, 0..=2), (2, 2, 2..=2), (2, 4, 2..=4)]
+        {
+            let schema = json!({ "type": "array", "items": { "type": "integer" }, "minItems": min, "maxItems": max });
+            let tools = tools_of(one_argument(schema));
+            for count in 0..6 {
+                let list = format!("[{}]", vec!["7"; count].join(","));
+                assert_eq!(
+                    takes(name, &tools, &call_of(name, &list)),
+                    fitting.contains(&count),
+                    "{name} {min} {max} {list}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_strict_tool_that_requires_what_it_does_not_name_is_followed_or_refused() {
+    let constraint = |name, strict, parameters: &Value| {
+        let tool = Tool { name: "f".into(), description: None, parameters: Some(parameters.clone()), strict };
+        let tools = Tools::new(vec![tool], &ToolChoice::Required, false).expect("good tools");
+        constraint(family(name), &tools, Content::Text, ThinkingState::Off, &|_| None).map(drop)
+    };
+    let unnamed =
+        json!({ "type": "object", "properties": {}, "required": ["x"], "additionalProperties": { "type": "integer" } });
+    let alone = json!({ "type": "object", "required": ["x"] });
+    let within = one_argument(json!({ "type": "object", "properties": { "b": true }, "required": ["b", "x"] }));
+    for parameters in [unnamed, alone, within] {
+        for name in ["qwen3-coder", "gemma4", "functiongemma"] {
+            assert_eq!(constraint(name, false, &parameters), Ok(()), "{name} {parameters}");
+            // A value that is no text is JSON in elements.
+            if name != "qwen3-coder" || parameters["properties"].get("a").is_none() {
+                let error = constraint(name, true, &parameters).unwrap_err().to_string();
+                assert!(error.contains("\"required\""), "{name} {parameters}: {error}");
+            }
+        }
+        assert_eq!(constraint("hermes", true, &parameters), Ok(()), "{parameters}");
+    }
+}
+
+#[test]
 fn a_strict_tool_is_held_to_its_schema_or_refused() {
     let of = |strict, schema: Value| {
         let tool = Tool { name: "f".into(), description: None, parameters: Some(one_argument(schema)), strict };
