@@ -289,11 +289,11 @@ async fn models_say_what_they_are_and_what_may_be_asked_of_them() {
     );
     assert_eq!(
         demo["capabilities"],
-        json!(["chat", "completions", "tools", "structured_outputs", "logprobs", "adapters", "sessions"])
+        json!(["chat", "completions", "tools", "structured_outputs", "reasoning", "logprobs", "adapters", "sessions"])
     );
     assert_eq!(
         show("org/secret").await["capabilities"],
-        json!(["chat", "completions", "tools", "structured_outputs", "logprobs", "infill", "sessions"])
+        json!(["chat", "completions", "tools", "structured_outputs", "reasoning", "logprobs", "infill", "sessions"])
     );
     let list = server.get("/v1/models").await.json();
     assert_eq!(round_trip(Shape::Models, &list).as_ref().ok(), Some(&list));

@@ -313,8 +313,8 @@ async fn lists_only_models_that_the_caller_may_use() {
     let details = json!({
         "task": "generate", "state": "ready", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,
         "parameters": 3, "quantization": "Q4_0", "prefix_reuse": "ranges", "chat_template": true,
-        "capabilities": ["chat", "completions", "tools", "structured_outputs", "logprobs", "adapters", "sessions"],
-        "family": "generic",
+        "capabilities": ["chat", "completions", "tools", "structured_outputs", "reasoning", "logprobs", "adapters", "sessions"],
+        "family": "hermes",
         "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repeat_penalty": 1.0,
             "repeat_last_n": 64, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     });
