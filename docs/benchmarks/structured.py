@@ -56,7 +56,7 @@ def start(command, port, path):
 
 
 def token_time(port, schema, seed):
-    """Seconds of a token after the first, and the tokens."""
+    """Seconds of a token after the first, and those between the events of the stream."""
     body = {"model": "m", "prompt": "Go on.", "max_tokens": TOKENS, "temperature": 1, "top_k": 0,
             "top_p": 1, "min_p": 0, "seed": seed, "stream": True, "stream_options": {"include_usage": True}}
     if schema:
@@ -67,6 +67,7 @@ def token_time(port, schema, seed):
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
     first = last = tokens = None
+    gaps = []
     with urllib.request.urlopen(request) as answer:
         for line in answer:
             if not line.startswith(b"data: {"):
@@ -77,8 +78,9 @@ def token_time(port, schema, seed):
             if event.get("usage"):
                 tokens = event["usage"]["completion_tokens"]
             if event["choices"] and event["choices"][0].get("text"):
+                gaps += [now - last] if last else []
                 first, last = first or now, now
-    return (last - first) / (tokens - 1), tokens
+    return (last - first) / (tokens - 1), gaps
 
 
 def main():
@@ -97,14 +99,17 @@ def main():
     try:
         added = {name: {schema: [] for schema in SCHEMAS} for name in ports}
         plain = {name: [] for name in ports}
+        gaps = {name: ([], []) for name in ports}
         for name, port in ports.items():
             for schema in SCHEMAS.values():
                 token_time(port, schema, 0)  # compiles it
         for seed in range(1, args.rounds + 1):
             for label, schema in SCHEMAS.items():
                 for name, port in ports.items():
-                    without, _ = token_time(port, None, seed)
-                    held, _ = token_time(port, schema, seed)
+                    without, free = token_time(port, None, seed)
+                    held, constrained = token_time(port, schema, seed)
+                    gaps[name][0].extend(free)
+                    gaps[name][1].extend(constrained)
                     plain[name].append(without)
                     added[name][label].append(held - without)
         print(f"\n| schema | " + " | ".join(f"{name}, us a token" for name in ports) + " |")
@@ -114,6 +119,9 @@ def main():
             print(f"| {label} adds | " + " | ".join(f"{statistics.median(added[n][label]) * 1e6:.0f}" for n in ports) + " |")
         mean = {name: statistics.mean(statistics.median(times) for times in added[name].values()) for name in ports}
         print("| mean | " + " | ".join(f"{mean[n] * 1e6:.0f}" for n in ports) + " |")
+        for name, kinds in gaps.items():
+            free, constrained = (statistics.quantiles(kind, n=100)[98] * 1e6 for kind in kinds)
+            print(f"{name}: p99 between two events {free:.0f} us without a schema, {constrained:.0f} us with one.")
         held = {n: statistics.mean(statistics.median(a) for a in added[n].values()) + statistics.median(plain[n]) for n in ports}
         adds = {name: f"{mean[name] * 1e6:.0f} us" for name in ports}
         print(f"\nA schema adds {adds['Camshaft']} a token in Camshaft and {adds['llama-server']} in llama-server.")

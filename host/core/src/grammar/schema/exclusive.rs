@@ -1,5 +1,5 @@
 //! Finds out where no value matches two schemas of a `oneOf`: there it says the same as `anyOf`, which the compiler takes with any
-//! schemas. It does not look into references itself, by which generators of schemas name the alternatives.
+//! schemas. Of a `oneOf` the compiler refuses references, by which generators of schemas name the alternatives, and constants.
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
@@ -154,10 +154,10 @@ fn values(schema: &Map<String, Value>) -> Option<Vec<&Value>> {
     schema.get("const").map(|value| vec![value]).or_else(listed)
 }
 
-/// The same value for all that are equal: 1 and 1.0 are.
+/// The same value for all that are equal: 1 and 1.0 are, and so are 0 and -0.0.
 fn normal(value: &Value) -> Value {
     match value {
-        Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
+        Value::Number(number) => number.as_f64().map_or(Value::Null, |number| Value::from(number + 0.0)),
         Value::Array(list) => list.iter().map(normal).collect(),
         Value::Object(map) => {
             let mut sorted: Vec<_> = map.iter().map(|(name, value)| (name.clone(), normal(value))).collect();
@@ -235,6 +235,7 @@ mod tests {
             json!([reference("again"), reference("text")]),
             json!([{ "type": "integer" }, { "type": "number" }]),
             json!([{ "const": 1 }, { "const": 1.0 }]),
+            json!([{ "const": 0 }, { "const": -0.0 }]),
             json!([{ "const": { "a": 1, "b": 2 } }, { "const": { "b": 2.0, "a": 1 } }]),
             json!([{ "enum": [1, 2] }, { "enum": [2, 3] }]),
             json!([{ "type": "string" }, { "maxLength": 3 }]),
