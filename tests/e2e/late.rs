@@ -105,6 +105,20 @@ fn regression_check_beside_a_server_does_not_mind_its_disk_cache() {
 }
 
 #[test]
+fn check_says_in_whose_notation_a_model_writes() {
+    let said = |setup: Setup| {
+        let finished = setup.run(&["check"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let line = finished.stdout.lines().find(|line| line.contains("tool calls and thinking")).map(str::to_owned);
+        line.expect("a line about its family")
+    };
+    let demo = "model demo: tool calls and thinking as of family ";
+    assert_eq!(said(Setup::new()), format!("{demo}hermes"));
+    let named = Setup::new().config("[[model]]\nid = \"demo\"\npath = \"demo\"\nfamily = \"granite\"\n");
+    assert_eq!(said(named), format!("{demo}granite, though its chat template shows hermes"));
+}
+
+#[test]
 fn regression_check_leaves_nothing_behind() {
     let kept = tempfile::tempdir().unwrap();
     let dir = kept.path().join("not/there/yet");

@@ -74,6 +74,15 @@ fn failed(error: &MatcherError) -> WorkerError {
     }
 }
 
+/// Why no token is left before samplers are asked. `early`: the tokens that end the text are banned, because it is too short.
+pub(crate) fn nothing_left(logits: &[f32], early: bool) -> WorkerError {
+    match logits.iter().any(|logit| logit.is_finite()) {
+        false => WorkerError::InvalidLogits,
+        true if early => exhausted("`min_tokens` keeps the text from ending, and nothing else may follow"),
+        true => exhausted("the model and filters rule out all others"),
+    }
+}
+
 /// No token is left to draw.
 pub(crate) fn exhausted(detail: impl Into<String>) -> WorkerError {
     WorkerError::GrammarExhausted { detail: detail.into() }

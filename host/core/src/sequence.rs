@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::constraint::{Constraint, exhausted};
+use crate::constraint::{Constraint, exhausted, nothing_left};
 use crate::engine::Reuse;
 use crate::filter::TextFilter;
 use crate::filter_stage::{Released, Rewound};
@@ -463,14 +463,7 @@ impl Sequence {
             self.row.ban(ids).map_err(engine)?;
         }
         if mask.is_some() && !self.row.has_any() {
-            if !logits.iter().any(|logit| logit.is_finite()) {
-                return Err(WorkerError::InvalidLogits);
-            }
-            return Err(exhausted(if early.is_empty() {
-                "the model and filters rule out all others"
-            } else {
-                "`min_tokens` keeps the text from ending, and nothing else may follow"
-            }));
+            return Err(nothing_left(logits, !early.is_empty()));
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;

@@ -62,7 +62,30 @@ fn replace(body: &impl Serialize, response: &mut Response) {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+
     use super::*;
+
+    #[tokio::test]
+    async fn messages_name_the_field_where_nothing_beside_them_does() {
+        for (param, message, expected) in [
+            (Some("n"), "too many completions", "n: too many completions"),
+            (Some("n"), "n is at most 4", "n is at most 4"),
+            (Some("n"), "n_probs is at most 4", "n: n_probs is at most 4"),
+            (Some("tools[0].name"), "tools[0].name: no name", "tools[0].name: no name"),
+            (None, "no credentials", "no credentials"),
+        ] {
+            let (code, param) = (String::new(), param.map(str::to_owned));
+            let note = ErrorNote { code, message: message.to_owned(), param, rejection: None, detail: None };
+            for (shape, pointer) in [(ErrorShape::Messages, "/error/message"), (ErrorShape::OpenInference, "/error")] {
+                let mut response = Response::new(Body::empty());
+                shape.write(&note, "req_1", &mut response);
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                assert_eq!(body.pointer(pointer).and_then(serde_json::Value::as_str), Some(expected), "{shape:?}");
+            }
+        }
+    }
 
     #[test]
     fn only_paths_of_a_protocol_have_its_errors() {

@@ -279,6 +279,43 @@ fn the_mask_has_the_last_word_and_a_policy_that_leaves_nothing_fails_its_request
     assert_eq!((text.as_str(), detail.as_str()), ("", "the samplers ban all others"));
 }
 
+/// The text and the error of an answer that may only be `a`, with these logits and changes of the request.
+fn one_letter(logit: fn(u64, u32) -> f32, change: fn(&mut Start)) -> (String, Option<WorkerError>) {
+    let mut bench = bench();
+    bench.engine.logit = Some(logit);
+    let mut request = constrained(1, &Arc::new(Grammar::new(GrammarSpec::Choice { texts: vec!["a".to_owned()] })));
+    change(&mut request);
+    bench.begin(request);
+    bench.run();
+    let (text, end) = bench.results().remove(&1).unwrap();
+    let error = if let Some(Event::Failed { error, .. }) = end { Some(error) } else { None };
+    (text, error)
+}
+
+#[test]
+fn min_tokens_that_a_grammar_has_no_room_for_are_named() {
+    let letter = |request: &mut Start| request.ends.tokens = vec![Token(b'a'.into())];
+    assert_eq!(one_letter(uniform, letter), (String::new(), None), "a token that ends the text adds none");
+    let (text, error) = one_letter(uniform, |request| {
+        request.ends.tokens = vec![Token(b'a'.into())];
+        request.ends.min_tokens = 8;
+    });
+    let error = error.unwrap().to_string();
+    assert!(text.is_empty() && error.contains("`min_tokens` keeps the text from ending"), "{error}");
+}
+
+#[test]
+fn logits_that_are_no_numbers_fail_where_they_are_read() {
+    let infinite = |_: u64, token: u32| if token == 1 { f32::INFINITY } else { 0.0 };
+    assert_eq!(one_letter(infinite, |_| ()), ("a".to_owned(), None), "what a grammar bans is not read");
+    let told = |request: &mut Start| request.logprobs = Some(1);
+    assert_eq!(one_letter(infinite, told), (String::new(), Some(WorkerError::InvalidLogits)));
+    let none = |_: u64, _: u32| f32::NEG_INFINITY;
+    assert_eq!(one_letter(none, |_| ()), (String::new(), Some(WorkerError::InvalidLogits)));
+    let allowed = |_: u64, token: u32| if token == u32::from(b'a') { f32::NAN } else { 0.0 };
+    assert_eq!(one_letter(allowed, |_| ()), (String::new(), Some(WorkerError::InvalidLogits)));
+}
+
 #[test]
 fn truncation_never_leaves_a_grammar_without_a_token() {
     let grammar = schema(&json!({ "type": "integer", "minimum": 1000, "maximum": 9999 }));
