@@ -8,7 +8,7 @@ use camshaft_core::policy::{Hook, ModeError, PolicyCheck};
 use crate::error::{PolicyError, Rejection, SettingsError};
 use crate::examine;
 use crate::files::SIDECAR_MAX_BYTES;
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;

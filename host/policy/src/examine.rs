@@ -20,7 +20,7 @@ use crate::digest::digest_of;
 use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
 use crate::files::COMPONENT_MAX_BYTES;
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::loaded::{Asks, Compiled, HookPre, state_for};
 use crate::private_dir;
 use crate::runtime::{self, Runtime};

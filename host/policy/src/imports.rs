@@ -5,6 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod crypto;
 pub(crate) mod documents;
 pub(crate) mod draft;
+pub(crate) mod identity;
 pub(crate) mod log;
 pub(crate) mod logits;
 pub(crate) mod metrics;

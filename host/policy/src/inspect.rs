@@ -12,7 +12,7 @@ use crate::engine::Ticker;
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{self, COMPONENT_MAX_BYTES, SIDECAR_MAX_BYTES};
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;

@@ -31,7 +31,6 @@ mod grants;
 mod health;
 mod hooks;
 mod host;
-mod identity;
 mod imports;
 mod inspect;
 mod kept;

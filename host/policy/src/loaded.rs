@@ -14,7 +14,7 @@ use crate::bindings;
 use crate::chronicle::unix_seconds;
 use crate::documents::Judge;
 use crate::health::Health;
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::imports::log::Allowance;
 use crate::kept::{Instance, Kept};
 use crate::lanes::LaneId;

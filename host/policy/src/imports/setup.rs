@@ -4,7 +4,7 @@ use wasmtime::component::{HasData, Linker, Resource};
 use crate::bindings::Borrowed;
 use crate::bindings::host::context::{self, Host, HostSetup};
 use crate::given::Given;
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::supplies::Supplies;
 
 /// The part of a guest's state that tells which plugin it is.

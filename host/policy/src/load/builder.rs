@@ -15,7 +15,7 @@ use crate::examine;
 use crate::files::{Content, Place};
 use crate::grants::{Grant, Grants};
 use crate::health::Health;
-use crate::identity::Identity;
+use crate::imports::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::imports::state::PluginState;
 use crate::kept::Kept;
