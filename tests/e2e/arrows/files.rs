@@ -1,11 +1,9 @@
 //! Finds which files of a crate use which others, from the paths in them (`crate::…`, `super::…`, names of child
-//! modules and of imports), and the circles among the files.
+//! modules and of imports), and the circles among the folders that they lie in.
 //!
 //! Every use, a re-export included, is an arrow from the file that contains it to the file of the module that it names.
-//! The line `mod child;` is not a use; otherwise no child could use its parent. So a module's file may either define
-//! what its children use, or use (and re-export) them; a file that does both makes a circle. Code under `#[cfg(test)]`
-//! does not count, because tests may use everything, nor does `$crate` in macros, because it belongs to the macro's
-//! caller.
+//! The line `mod child;` is not a use. Code under `#[cfg(test)]` does not count, because tests may use everything, nor
+//! does `$crate` in macros, because it belongs to the macro's caller.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -36,7 +34,20 @@ pub(super) fn graph(root: &Path) -> Graph {
     graph
 }
 
-/// Groups of files in which every file reaches every other, sorted.
+/// The folders that each folder uses: a module of the crate's root with all below it, `kv.rs` with `kv/`. What happens inside
+/// a folder is its own business.
+pub(super) fn folders(files: &Graph) -> Graph {
+    let folder = |file: &str| file.split('/').next().unwrap_or(file).trim_end_matches(".rs").to_owned();
+    let mut graph = Graph::new();
+    for (file, used) in files {
+        let here = folder(file);
+        let others = used.iter().map(|file| folder(file)).filter(|other| *other != here).collect::<Vec<_>>();
+        graph.entry(here).or_default().extend(others);
+    }
+    graph
+}
+
+/// Groups of folders in which every one reaches every other, sorted.
 pub(super) fn circles(graph: &Graph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|from| (from.as_str(), reach(graph, from))).collect();
@@ -113,8 +124,10 @@ impl Reader {
         let (mut i, mut depth) = (0, 0);
         while i < tokens.len() {
             let is = |at: usize, text: &str| tokens.get(i + at).is_some_and(|token| token == text);
-            if is(0, "#") && is(1, "[") && is(2, "cfg") && is(3, "(") && is(4, "test") && is(5, ")") {
-                i = skip_item(&tokens, i + 7);
+            let is_cfg = is(0, "#") && is(1, "[") && is(2, "cfg") && is(3, "(");
+            if is_cfg && (is(4, "test") || is(4, "all") && is(6, "test")) {
+                let attribute = tokens[i..].iter().take_while(|token| *token != "]").count();
+                i = skip_item(&tokens, i + attribute + 1);
             } else if is(0, "mod") && is(2, ";") {
                 reader.declare(&tokens[i + 1]);
                 i += 3;
@@ -363,19 +376,19 @@ mod tests {
         check("const T: &str = \"crate::b::f()\"; const R: &str = r#\"crate::b::\"\"#;");
         check("const Q: char = '\"'; fn f<'a>(x: &'a str) {} // crate::b::g\n");
         check("#[cfg(test)]\nmod tests { use crate::b::f; fn g() { crate::b::f() } }");
-        check("#[cfg(test)]\nmod tests;\n#[cfg(test)] use crate::b;");
+        check("#[cfg(test)]\nmod tests;\n#[cfg(all(test, unix))] use crate::b;");
         check("macro_rules! m { () => { $crate::b::f() }; }");
         check("use other::b::y; fn f() { std::b::g() }");
     }
 
     #[test]
-    fn a_module_that_its_children_use_may_not_use_them() {
-        let child = ("a/x.rs", "use super::Base;");
-        let base = crate_of(&[("lib.rs", "mod a;"), ("a.rs", "mod x; pub struct Base;"), child]);
-        assert!(circles(&base).is_empty());
-        let facade = crate_of(&[("lib.rs", "mod a;"), ("a.rs", "mod x; pub use x::Thing;"), ("a/x.rs", "")]);
-        assert!(circles(&facade).is_empty());
-        let both = crate_of(&[("lib.rs", "mod a;"), ("a.rs", "mod x; pub use x::Thing; pub struct Base;"), child]);
-        assert_eq!(circles(&both), [vec!["a.rs", "a/x.rs"]]);
+    fn files_of_one_folder_may_use_each_other_and_folders_may_not() {
+        let inside = ("a.rs", "mod x; mod y; pub use x::Thing; pub struct Base;");
+        let children =
+            [("a/x.rs", "use super::{Base, y::Other};"), ("a/y.rs", "use super::x::Thing; use crate::b::Low;")];
+        let below =
+            |text| folders(&crate_of(&[("lib.rs", "mod a; mod b;"), inside, children[0], children[1], ("b.rs", text)]));
+        assert!(circles(&below("pub struct Low;")).is_empty());
+        assert_eq!(circles(&below("use crate::a::x::Thing;")), [vec!["a", "b"]]);
     }
 }
