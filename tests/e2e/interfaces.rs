@@ -1,10 +1,11 @@
 //! Released interfaces stay as they were: their text, what today's interfaces have of them, and the guests that were built for them.
-use std::collections::BTreeMap;
+//! The draft of the next version only adds to today's.
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use camshaft_tests::{Request, Server, Setup, repository, sha256_hex};
 use serde_json::{Value, json};
-use wit_parser::{Handle, Resolve, Stability, Type, TypeDefKind};
+use wit_parser::{Docs, Handle, InterfaceId, Resolve, Stability, Type, TypeDefKind};
 
 use crate::errors::error_of;
 
@@ -59,8 +60,8 @@ fn what_was_released_is_as_it_was_released() {
 /// What an interface has, by name: the shapes of types, and of functions.
 type Shapes = BTreeMap<String, String>;
 
-/// The shapes of all packages in folders below one, and which function came with which version.
-fn shapes(packages: &[PathBuf]) -> (Shapes, BTreeMap<String, semver::Version>) {
+/// The packages in folders, each with the name of its folder.
+fn resolved(packages: &[PathBuf]) -> Resolve {
     let scratch = tempfile::tempdir().expect("a scratch folder can be made");
     std::fs::write(scratch.path().join("none.wit"), "package camshaft:none;").expect("a file can be written");
     for package in packages {
@@ -72,17 +73,31 @@ fn shapes(packages: &[PathBuf]) -> (Shapes, BTreeMap<String, semver::Version>) {
     }
     let mut resolve = Resolve::default();
     resolve.push_dir(scratch.path()).unwrap_or_else(|error| panic!("{packages:?}: {error:?}"));
+    resolve
+}
+
+/// `camshaft:host/log`.
+fn plain_name(resolve: &Resolve, interface: InterfaceId) -> String {
+    let name = resolve.id_of(interface).expect("an interface has a name");
+    name.split('@').next().expect("a name").to_owned()
+}
+
+/// The shapes of all packages in folders below one, and which function came with which version.
+fn shapes(packages: &[PathBuf]) -> (Shapes, BTreeMap<String, semver::Version>) {
+    shapes_in(&resolved(packages))
+}
+
+fn shapes_in(resolve: &Resolve) -> (Shapes, BTreeMap<String, semver::Version>) {
     let (mut found, mut since) = (Shapes::new(), BTreeMap::new());
     for (id, interface) in resolve.interfaces.iter() {
-        let name = resolve.id_of(id).expect("an interface has a name");
-        let name = name.split('@').next().expect("a name");
+        let name = plain_name(resolve, id);
         for (of, ty) in &interface.types {
-            found.insert(format!("{name} type {of}"), shape_of(&resolve, &resolve.types[*ty].kind));
+            found.insert(format!("{name} type {of}"), shape_of(resolve, &resolve.types[*ty].kind));
         }
         for (of, function) in &interface.functions {
             let parameters: Vec<String> =
-                function.params.iter().map(|param| format!("{}: {}", param.name, shape(&resolve, &param.ty))).collect();
-            let result = function.result.map_or("nothing".to_owned(), |result| shape(&resolve, &result));
+                function.params.iter().map(|param| format!("{}: {}", param.name, shape(resolve, &param.ty))).collect();
+            let result = function.result.map_or("nothing".to_owned(), |result| shape(resolve, &result));
             let key = format!("{name} function {of}");
             if let Stability::Stable { since: version, .. } = &function.stability {
                 since.insert(key.clone(), version.clone());
@@ -177,8 +192,7 @@ fn todays_interfaces_have_all_that_was_released_and_new_functions_say_since_when
     let newest = newest();
     let names: Vec<&str> = newest.keys().map(String::as_str).collect();
     assert_eq!(names, ["auth", "filter", "host", "sampler", "scheduler", "validator"]);
-    let today: Vec<PathBuf> = names.iter().map(|name| repository().join("wit/deps").join(name)).collect();
-    let (now, since) = shapes(&today);
+    let (now, since) = shapes_in(&todays());
     let (before, _) = shapes(&newest.values().map(|(_, path)| path.clone()).collect::<Vec<_>>());
     assert!(before.len() > 100, "{} items", before.len());
     for (name, (version, _)) in &newest {
@@ -243,6 +257,117 @@ fn a_field_a_case_and_a_function_without_a_version_are_noticed() {
     ] {
         let found = found(name, body);
         assert!(found.len() == 1 && found[0].contains(word), "{name}: {found:?}");
+    }
+}
+
+/// What is served, as `host/policy/build.rs` reads it.
+fn todays() -> Resolve {
+    let mut resolve = Resolve::default();
+    resolve.push_path(repository().join("wit")).expect("the interfaces of today can be read");
+    resolve
+}
+
+/// The version of each package that functions come with: after what was released the next minor one, below 1.0 the next patch
+/// version.
+fn next_versions() -> BTreeMap<String, semver::Version> {
+    let next = |version: semver::Version| match version.major {
+        0 => semver::Version::new(0, version.minor, version.patch + 1),
+        major => semver::Version::new(major, version.minor + 1, 0),
+    };
+    newest().into_iter().map(|(package, (version, _))| (package, next(version))).collect()
+}
+
+/// What is wrong with a draft, which opens interfaces and resources of today's again, for functions alone, and may bring new
+/// interfaces.
+fn mistakes(draft: &Resolve, today: &Resolve, next: &BTreeMap<String, semver::Version>) -> Vec<String> {
+    let (now, _) = shapes_in(today);
+    let interfaces: Vec<String> = today.interfaces.iter().map(|(id, _)| plain_name(today, id)).collect();
+    let is_told = |docs: &Docs| docs.contents.as_ref().is_some_and(|text| text.len() > 40);
+    let mut found = Vec::new();
+    for (id, interface) in draft.interfaces.iter() {
+        let name = plain_name(draft, id);
+        let package = &draft.packages[interface.package.expect("an interface has a package")].name;
+        let next = next.get(&package.name).cloned();
+        if next.is_none() || package.version != next {
+            found.push(format!("{name} is of version {:?}, and the next one is {next:?}", package.version));
+        }
+        let since = |stability: &Stability| match stability {
+            Stability::Stable { since, .. } => Some(since.clone()),
+            _ => None,
+        };
+        let is_new = !interfaces.contains(&name);
+        if is_new && (since(&interface.stability) != next || !is_told(&interface.docs)) {
+            found.push(format!("{name} is new, but does not say since when and what for"));
+        }
+        for (of, ty) in interface.types.iter().filter(|_| !is_new) {
+            let is_resource = matches!(draft.types[*ty].kind, TypeDefKind::Resource);
+            if !is_resource || now.get(&format!("{name} type {of}")).is_none_or(|shape| shape != "resource") {
+                found.push(format!("{name}: {of} is a type, and there only functions may come"));
+            }
+        }
+        for (of, function) in &interface.functions {
+            if now.contains_key(&format!("{name} function {of}")) {
+                found.push(format!("{name}: {of} is there today"));
+            }
+            // Those of a new interface came with it.
+            let since = since(&function.stability).or_else(|| since(&interface.stability));
+            if since != next {
+                found.push(format!("{name}: {of} has no @since of the next version"));
+            }
+            if !is_told(&function.docs) {
+                found.push(format!("{name}: {of} does not say what it promises"));
+            }
+        }
+    }
+    found
+}
+
+/// The packages of `wit/next`, one to a file.
+fn draft() -> Resolve {
+    let mut resolve = Resolve::default();
+    for (name, text) in files(&repository().join("wit/next")) {
+        let text = String::from_utf8(text).expect("text");
+        resolve.push_str(&name, &text).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+    }
+    resolve
+}
+
+#[test]
+fn the_draft_of_the_next_version_only_adds_functions_with_their_promises() {
+    let draft = draft();
+    assert_eq!(mistakes(&draft, &todays(), &next_versions()), Vec::<String>::new());
+    assert!(draft.interfaces.iter().next().is_some(), "these tests read the draft");
+}
+
+#[test]
+fn a_draft_that_does_more_than_add_functions_is_noticed() {
+    let read = |text: &str| {
+        let mut resolve = Resolve::default();
+        resolve.push_str("x.wit", text).unwrap();
+        resolve
+    };
+    let today = read("package a:x@1.0.0; interface i { record r { a: u8 } resource c { f: func(); } }");
+    // The comment that a function needs.
+    let told = "/// Costs a copy. Never fails. May be called at any time.\n";
+    let next = BTreeMap::from([("x".to_owned(), semver::Version::new(1, 1, 0))]);
+    let found = |version: &str, body: &str| {
+        mistakes(&read(&format!("package a:x@{version}; {}", body.replace("TOLD", told))), &today, &next)
+    };
+    let method = "interface i { resource c { TOLD @since(version = 1.1.0) g: func(); } }";
+    let interface = "TOLD @since(version = 1.1.0) interface j { record s { b: u8 } TOLD h: func() -> s; }";
+    assert_eq!(found("1.1.0", &format!("{method} {interface}")), Vec::<String>::new());
+    for (version, body, word) in [
+        ("1.2.0", "interface i {}", "the next one is"),
+        ("1.1.0", "interface i { record r { a: u8, b: u8 } }", "r is a type"),
+        ("1.1.0", "interface i { resource d; }", "d is a type"),
+        ("1.1.0", "@since(version = 1.1.0) interface j {}", "j is new"),
+        ("1.1.0", "interface i { @since(version = 1.1.0) g: func(); }", "what it promises"),
+        ("1.1.0", "interface i { TOLD g: func(); }", "no @since"),
+        ("1.1.0", "interface i { TOLD @since(version = 1.0.0) g: func(); }", "no @since"),
+        ("1.1.0", "interface i { resource c { TOLD @since(version = 1.1.0) f: func(); } }", "f is there today"),
+    ] {
+        let found = found(version, body);
+        assert!(found.len() == 1 && found[0].contains(word), "{body}: {found:?}");
     }
 }
 
@@ -316,7 +441,6 @@ fn runs(hook: &str, server: &Server) {
 #[test]
 fn guests_that_were_built_for_released_interfaces_load_and_run() {
     let guests = files(&fixtures());
-    let mut hooks: Vec<&str> = guests.keys().map(|name| split(name).0).collect();
     for (name, component) in &guests {
         let hook = split(name).0;
         let mut server = serve(hook, component);
@@ -324,6 +448,9 @@ fn guests_that_were_built_for_released_interfaces_load_and_run() {
         server.wait_until_idle();
         server.assert_runs();
     }
-    hooks.dedup();
-    assert_eq!(hooks, ["auth", "filter", "sampler", "scheduler", "validator"], "each hook has one");
+    let folders: BTreeSet<String> =
+        files(&released()).keys().filter_map(|path| Some(path.split_once('/')?.0.to_owned())).collect();
+    let hooks: Vec<&String> = folders.iter().filter(|name| split(name).0 != "host").collect();
+    let built: Vec<&str> = guests.keys().map(|name| name.trim_end_matches(".wasm")).collect();
+    assert_eq!(built, hooks, "each released version of a hook has one");
 }
