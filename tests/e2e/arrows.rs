@@ -1,8 +1,8 @@
-//! Checks the dependencies of packages, as cargo reports them, and of files, as their paths show them, against
-//! ARCHITECTURE.md.
+//! Checks the dependencies of packages, as cargo reports them, and of their folders, as the paths in their files show them,
+//! against ARCHITECTURE.md.
 mod files;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -70,10 +70,10 @@ fn allowed_in_tests(package: &Value) -> &'static [&'static str] {
     }
 }
 
-/// [`files`] says what counts as a use, and how a module's file may relate to its children.
+/// [`files`] says what counts as a use, and what a folder is.
 #[test]
-fn no_files_of_a_package_use_each_other_in_a_circle() {
-    let mut seen = 0;
+fn no_folders_of_a_package_use_each_other_in_a_circle() {
+    let (mut seen, mut circles) = (0, Vec::new());
     for package in packages() {
         let folder = folder(&package);
         if !["host/", "sdk/", "plugins/", "xtask"].iter().any(|part| folder.starts_with(part)) {
@@ -82,10 +82,10 @@ fn no_files_of_a_package_use_each_other_in_a_circle() {
         for root in roots(&package) {
             let graph = files::graph(Path::new(&root));
             seen += graph.len();
-            let circles = files::circles(&graph);
-            assert!(circles.is_empty(), "{folder}: files that use each other in a circle: {circles:#?}");
+            circles.extend(files::circles(&files::folders(&graph)).into_iter().map(|circle| (folder.clone(), circle)));
         }
     }
+    assert!(circles.is_empty(), "folders that use each other in a circle: {circles:#?}");
     assert!(seen > 150, "only {seen} files were looked at");
 }
 
@@ -108,6 +108,40 @@ fn the_core_knows_no_runtime_no_guest_and_no_engine() {
     let banned = ["tokio", "wasmtime", "llama-cpp-sys-2", "axum", "hyper", "notify", "crossbeam-channel"];
     let wrong: Vec<_> = dependencies(core).filter(|name| banned.contains(name)).collect();
     assert!(wrong.is_empty(), "camshaft-core depends on {wrong:?}");
+}
+
+/// A crate that has other features in a build of the server alone is compiled twice, with everything that depends on it.
+#[test]
+fn the_server_alone_is_built_with_the_same_dependencies_as_the_workspace() {
+    let built = [
+        ("normal,build", &["-p", "camshaft"][..]),
+        ("normal,build", &["-p", "camshaft", "--features", "burn,onnx"]),
+        ("normal,build", &["--workspace"]),
+        ("normal,build,dev", &["--workspace"]),
+    ];
+    let [server, with_tensors, workspace, tests] = built.map(|(edges, selection)| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let tree = ["tree", "--offline", "--edges", edges, "--prefix", "none", "--format", "{p}|{f}"];
+        let output =
+            Command::new(cargo).args(tree).args(selection).current_dir(repository()).output().expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut features: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (package, on) in String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.split_once('|')) {
+            // Ours come with a path.
+            if !package.contains('/') {
+                features.entry(package.to_owned()).or_default().insert(on.replace(" (*)", ""));
+            }
+        }
+        features
+    });
+    for (server, all) in
+        [(&server, &workspace), (&server, &tests), (&with_tensors, &workspace), (&with_tensors, &tests)]
+    {
+        let differs = |(name, on): &(&String, &BTreeSet<String>)| !all.get(*name).is_some_and(|all| on.is_subset(all));
+        let wrong: Vec<_> = server.iter().filter(differs).map(|(name, on)| (name, on, all.get(name))).collect();
+        assert!(server.len() > 200, "only {} packages", server.len());
+        assert!(wrong.is_empty(), "add these features in host/server/Cargo.toml or host/tensor/Cargo.toml: {wrong:#?}");
+    }
 }
 
 #[test]

@@ -15,17 +15,69 @@ const STANDARD: [(&str, &str, &str); 4] = [
     ("sampler", "10-standard", "sampler-standard"),
 ];
 
-/// Builds the server's binary.
-pub(crate) fn host() -> Result<PathBuf, Failure> {
-    say("building the host (the first build includes llama.cpp and wasmtime: several minutes)");
-    progress::build(&mut cargo(&["build", "--release", "-p", "camshaft"]))?;
-    Ok(target().join("release/camshaft"))
+/// File endings of tensor models and of their manifests.
+const TENSOR_FILES: [&str; 7] = ["onnx", "safetensors", "mpk", "bpk", "pt", "pth", "toml"];
+
+/// How the server is built.
+#[derive(Debug, Clone, Copy)]
+struct Host {
+    /// With the runtimes of tensor models (ONNX, Burn), which are a quarter more.
+    tensors: bool,
+    /// With `host/api` and `host/server` incrementally and without optimisations, for the loop of change and try.
+    quick: bool,
+}
+
+impl Host {
+    fn build(self) -> Result<PathBuf, Failure> {
+        say("building the host (the first build includes llama.cpp and wasmtime: several minutes)");
+        let mut build = cargo(&["build", "--release", "-p", "camshaft"]);
+        if self.quick {
+            for package in ["camshaft", "camshaft-api"] {
+                let setting = |value| format!("profile.release.package.{package}.{value}");
+                build.arg("--config").arg(setting("opt-level=0")).arg("--config").arg(setting("incremental=true"));
+            }
+        }
+        if self.tensors {
+            say("with the runtimes of tensor models (ONNX, Burn)");
+            build.args(["--features", "burn,onnx"]);
+        }
+        progress::build(&mut build)?;
+        Ok(target().join("release/camshaft"))
+    }
+}
+
+/// Whether a server with these arguments and environment has tensor models, also by its configuration file.
+fn names_tensors(arguments: &[String], environment: impl Iterator<Item = (String, String)>) -> bool {
+    let (mut words, mut config) = (Vec::new(), None);
+    for (name, value) in environment.filter(|(name, _)| name.starts_with("CAMSHAFT_")) {
+        if name == "CAMSHAFT_CONFIG" { config = Some(value) } else { words.push(value) }
+    }
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.strip_prefix("--config") {
+            Some("") => config = arguments.next().cloned(),
+            Some(file) => config = Some(file.trim_start_matches('=').to_owned()),
+            None => words.push(argument.rsplit('=').next().unwrap_or_default().to_owned()),
+        }
+    }
+    // A file that cannot be read names none: the server says what is wrong with it.
+    let config = config.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    for (key, value) in config.lines().filter_map(|line| line.split_once('=')) {
+        if matches!(key.trim(), "path" | "source") {
+            words.extend(value.split(['"', '\'']).nth(1).map(str::to_owned));
+        }
+    }
+    let has_ending = |word: &str| {
+        let ending = Path::new(word).extension().unwrap_or_default();
+        TENSOR_FILES.iter().any(|file| ending.eq_ignore_ascii_case(file))
+    };
+    words.iter().any(|word| word == "digits" || has_ending(word))
 }
 
 /// Plugins that the README's first steps copy.
 const FIRST_STEPS: [&str; 2] = ["sampler-avoid-words", "scheduler-shortest-first"];
 
-/// Which components a command needs.
+/// Which components are built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Components {
     /// The standard policies and those of the first steps: each takes its share of a first build. Those that were built before
@@ -34,16 +86,16 @@ enum Components {
     All,
 }
 
-/// Builds the server's binary, and all components beside it, where it leaves cores without work.
+/// Builds the server's binary with all that it can do, and all components beside it, where it leaves cores without work.
 pub(crate) fn all() -> Result<PathBuf, Failure> {
-    with(Components::All)
+    with(Components::All, Host { tensors: true, quick: false })
 }
 
-fn with(components: Components) -> Result<PathBuf, Failure> {
+fn with(components: Components, host: Host) -> Result<PathBuf, Failure> {
     let host_runs = AtomicBool::new(true);
     std::thread::scope(|scope| {
         let plugins = scope.spawn(|| plugins_beside(components, &host_runs));
-        let host = host();
+        let host = host.build();
         host_runs.store(false, Ordering::Relaxed);
         let plugins = plugins.join().map_err(|_| Failure("the plugins were not built".to_owned()))?;
         host.and_then(|host| plugins.map(|()| host))
@@ -132,7 +184,12 @@ pub(crate) fn lay_out(dir: &Path) -> Done {
 /// Builds the server and what it begins with, then replaces this process with it.
 pub(crate) fn serve(arguments: &[String]) -> Done {
     setup::run()?;
-    let mut command = Command::new(with(Components::Served)?);
+    let (quick, arguments) = match arguments {
+        [first, rest @ ..] if first == "--quick" => (true, rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest)),
+        all => (false, all),
+    };
+    let tensors = names_tensors(arguments, std::env::vars());
+    let mut command = Command::new(with(Components::Served, Host { tensors, quick })?);
     command.arg("serve");
     let names_policies = |argument: &String| {
         let set = argument.trim_start_matches("--set=");
@@ -145,4 +202,33 @@ pub(crate) fn serve(arguments: &[String]) -> Done {
     }
     let error = command.args(arguments).exec();
     Err(Failure(format!("cannot start the server: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_tensors;
+
+    #[test]
+    fn tensor_models_are_known_by_their_names_in_arguments_environment_and_configuration() {
+        let names = |arguments: &[&str], environment: &[(&str, &str)]| {
+            let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
+            names_tensors(&arguments, environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        };
+        let file = std::env::temp_dir().join(format!("camshaft-xtask-{}.toml", std::process::id()));
+        std::fs::write(&file, "[[model]]\n# path = \"none.onnx\"\npath = 'm/mnist.onnx' # \"x\"\n").unwrap();
+        let (with, without) = (file.to_string_lossy(), "../config/camshaft.toml");
+        assert!(std::path::Path::new(without).exists());
+        for tensors in [&["--model", "a/X.ONNX"][..], &["--model=digits"], &["--model", "m.toml"], &["--config", &with]]
+        {
+            assert!(names(tensors, &[]), "{tensors:?}");
+        }
+        assert!(names(&[&format!("--config={with}")], &[]) && names(&[], &[("CAMSHAFT_CONFIG", &with)]));
+        assert!(names(&[], &[("CAMSHAFT_MODEL__0__PATH", "x.pt")]) && !names(&[], &[("HOME", "x.pt")]));
+        for other in
+            [&[][..], &["--model", "x.gguf"], &["--config", without], &["--config", "missing.toml"], &["--config"]]
+        {
+            assert!(!names(other, &[]), "{other:?}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
 }

@@ -48,8 +48,7 @@ pub(crate) fn run(arguments: &[String]) -> Done {
 /// was installed.
 fn portable() -> Result<(PathBuf, PathBuf), Failure> {
     say("building for any processor (with kernels for a dozen of them: several minutes)");
-    let mut command =
-        cargo(&["build", "--release", "-p", "camshaft", "--no-default-features", "--features", "burn,variants"]);
+    let mut command = cargo(&["build", "--release", "-p", "camshaft", "--features", "burn,variants"]);
     command.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(portable_target());
     // Rust's default is the oldest processor. The variable takes precedence over `.cargo/local.toml`, also without content.
     command.env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF")));

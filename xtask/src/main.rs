@@ -24,7 +24,9 @@ use std::process::ExitCode;
 use command::Failure;
 
 const USAGE: &str = "\
-cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard policies, serve the bundled demo model
+cargo xtask serve [--quick] [-- ARGS...]
+                                 set up what is missing, build host and standard policies, serve the bundled demo model; with --quick
+                                 host/api and host/server are compiled incrementally and without optimisations
 cargo xtask test [--vulkan|--wgpu]
                                  set up what is missing, run everything CI runs; or build with Vulkan or WebGPU, and run the tests
                                  of what is computed on Mesa's software device

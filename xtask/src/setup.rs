@@ -134,14 +134,14 @@ fn build_flags() -> Done {
     Ok(())
 }
 
-/// Deletes CMake's files if the target directory was moved or copied: they contain the old path, and CMake fails on it
-/// instead of configuring again.
+/// Deletes CMake's files if the target directory was moved or copied, or serves another checkout: they contain the old paths, and
+/// CMake fails on them instead of configuring again.
 fn moved_build() -> Done {
     let builds = ["release/build", "portable/release/build"].map(|folder| entries(&target().join(folder)));
     for build in builds.into_iter().flatten() {
         let build = build.join("out/build");
         let Ok(cache) = std::fs::read_to_string(build.join("CMakeCache.txt")) else { continue };
-        if !made_in(&cache, &build) {
+        if !made_in(&cache, &build, root()) {
             say(&format!("setup: {} was moved here; llama.cpp will be built again", build.display()));
             std::fs::remove_dir_all(&build)?;
         }
@@ -149,10 +149,12 @@ fn moved_build() -> Done {
     Ok(())
 }
 
-/// Whether a `CMakeCache.txt` was written for this folder.
-fn made_in(cache: &str, dir: &Path) -> bool {
-    let place = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="));
-    place.is_none_or(|place| Path::new(place) == dir)
+/// Whether a `CMakeCache.txt` was written for this folder, from this checkout.
+fn made_in(cache: &str, dir: &Path, root: &Path) -> bool {
+    let value =
+        |key: &str| cache.lines().find_map(|line| line.strip_prefix(key)?.split_once('=').map(|(_, value)| value));
+    value("CMAKE_CACHEFILE_DIR:").is_none_or(|place| Path::new(place) == dir)
+        && value("CMAKE_PROJECT_INCLUDE:").is_none_or(|file| Path::new(file) == root.join("host/engine/llama.cmake"))
 }
 
 fn flags_for(cpuinfo: &str, arch: &str) -> String {
@@ -202,6 +204,9 @@ mod tests {
     #[test]
     fn tells_a_moved_build() {
         let cache = "# comment\nCMAKE_CACHEFILE_DIR:INTERNAL=/a/out/build\nOTHER:BOOL=ON\n";
-        assert!(made_in(cache, Path::new("/a/out/build")) && !made_in(cache, Path::new("/b/out/build")));
+        let made = |cache: &str, dir, root| made_in(cache, Path::new(dir), Path::new(root));
+        assert!(made(cache, "/a/out/build", "/c") && !made(cache, "/b/out/build", "/c"));
+        let with_include = format!("{cache}CMAKE_PROJECT_INCLUDE:UNINITIALIZED=/c/host/engine/llama.cmake\n");
+        assert!(made(&with_include, "/a/out/build", "/c") && !made(&with_include, "/a/out/build", "/d"));
     }
 }

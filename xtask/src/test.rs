@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything CI runs, cheapest failures first.
+//! `cargo xtask test`: everything CI runs.
 use crate::command::{self, Done, Failure, cargo, say, succeeds};
 use crate::{build, clients, setup, vulkan, wgpu};
 
@@ -14,11 +14,6 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     say("checking format");
     command::run(&mut cargo(&["fmt", "--all", "--check"]))?;
     build::all()?;
-    say("checking lints");
-    command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    // The workspace is built without WebGPU, whose libraries are needed only to run.
-    let wgpu = ["clippy", "--release", "-p", "camshaft-tensor", "--features", "onnx,wgpu", "--all-targets"];
-    command::run(cargo(&wgpu).args(["--", "-D", "warnings"]))?;
     say("testing");
     // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
     // Those of a device are for `cargo xtask test --vulkan` and `--wgpu`.
@@ -44,14 +39,26 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         left_out.push("given_mount");
     }
     // nextest runs tests of all packages in parallel; without it plain cargo runs them.
-    if succeeds("cargo", &["nextest", "--version"]) {
-        command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
+    let tests = if succeeds("cargo", &["nextest", "--version"]) {
         let filter = left_out.iter().map(|name| format!("not test({name})")).collect::<Vec<_>>().join(" & ");
-        command::run(cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast", "-E"]).arg(filter))
+        let tests =
+            command::run(cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast", "-E"]).arg(filter));
+        let examples = command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]));
+        tests.and(examples)
     } else {
         let skip = left_out.iter().flat_map(|name| ["--skip", name]);
         command::run(cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--"]).args(skip))
-    }
+    };
+    tests.and(lints())
+}
+
+/// Clippy comes last: it checks all dependencies again, and an editor has shown most of what it finds.
+fn lints() -> Done {
+    say("checking lints");
+    command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    // The workspace is built without WebGPU, whose libraries are needed only to run.
+    let wgpu = ["clippy", "--release", "-p", "camshaft-tensor", "--features", "onnx,wgpu", "--all-targets"];
+    command::run(cargo(&wgpu).args(["--", "-D", "warnings"]))
 }
 
 /// Whether this process may mount a small file system in memory.
