@@ -1,7 +1,7 @@
 //! A loader for tests whose compiling is blocked and counted.
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -23,11 +23,14 @@ use crate::runtime::Runtime;
 use crate::task::Task;
 use camshaft_core::threads::Spawner;
 
+/// This test runs from `<target>/<profile>/deps`.
+fn target() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf()
+}
+
 /// A component that the tests' host can run.
 pub(crate) fn component(name: &str) -> Vec<u8> {
-    // This test runs from `<target>/<profile>/deps`.
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(3).unwrap().join(format!("{name}.wasm"));
+    let path = target().join(format!("{name}.wasm"));
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; run cargo xtask plugins", path.display()))
 }
 
@@ -52,7 +55,8 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let metrics = prometheus::Registry::new();
-        let runtime = Arc::new(Runtime::new(None, None).unwrap());
+        // As in the tests of whole servers: code that was compiled once is kept.
+        let runtime = Arc::new(Runtime::new(Some(&target().join("e2e/cache")), None).unwrap());
         let ticker = Ticker::start(runtime.engines()).unwrap();
         let (compiled, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<String>::new())));
         let (began, begun) = bounded(16);
