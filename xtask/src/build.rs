@@ -119,12 +119,10 @@ fn plugins_beside(components: Components, host_runs: &AtomicBool) -> Done {
         if packages.is_empty() {
             continue;
         }
-        let mut command = cargo(&["build", "--profile", "plugin", "--target", "wasm32-wasip2"]);
+        let mut command = if host_runs.load(Ordering::Relaxed) { last() } else { cargo(&[]) };
+        command.args(["build", "--profile", "plugin", "--target", "wasm32-wasip2"]);
         for package in &packages {
             command.args(["-p", package]);
-        }
-        if host_runs.load(Ordering::Relaxed) {
-            command = last(&command);
         }
         progress::build_beside(&mut command, host_runs)?;
         for package in packages {
@@ -141,14 +139,10 @@ fn is_served(package: &str) -> bool {
     FIRST_STEPS.contains(&package) || STANDARD.iter().any(|(_, _, standard)| *standard == package)
 }
 
-/// The command, where others come first.
-fn last(command: &Command) -> Command {
+/// A command of cargo's, where others come first.
+fn last() -> Command {
     let mut last = Command::new("nice");
-    last.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    last.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    if let Some(folder) = command.get_current_dir() {
-        last.current_dir(folder);
-    }
+    last.args(["-n", "19"]).arg(cargo(&[]).get_program()).current_dir(root());
     last
 }
 
@@ -191,14 +185,9 @@ pub(crate) fn serve(arguments: &[String]) -> Done {
     let tensors = names_tensors(arguments, std::env::vars());
     let mut command = Command::new(with(Components::Served, Host { tensors, quick })?);
     command.arg("serve");
-    let names_policies = |argument: &String| {
-        let set = argument.trim_start_matches("--set=");
-        argument.starts_with("--policy-dir")
-            || set.starts_with("policy.dir=")
-            || set.starts_with("policy=") && set.contains("dir")
-    };
-    if !arguments.iter().any(names_policies) {
-        command.arg("--policy-dir").arg(target().join("policy.d"));
+    // A flag, and whoever has set it already, come first.
+    if std::env::var_os("CAMSHAFT_POLICY__DIR").is_none() {
+        command.env("CAMSHAFT_POLICY__DIR", target().join("policy.d"));
     }
     let error = command.args(arguments).exec();
     Err(Failure(format!("cannot start the server: {error}")))

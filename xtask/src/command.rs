@@ -74,7 +74,7 @@ pub(crate) fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Copies a file if its content differs. A rename puts it in place, so that a watcher never sees half a file.
+/// Copies a file and its permissions if its content differs. A rename puts it in place, so that a watcher never sees half a file.
 pub(crate) fn copy_if_changed(from: &Path, to: &Path) -> Done {
     let content = std::fs::read(from).map_err(|error| Failure(format!("{}: {error}", from.display())))?;
     if std::fs::read(to).is_ok_and(|present| present == content) {
@@ -84,7 +84,8 @@ pub(crate) fn copy_if_changed(from: &Path, to: &Path) -> Done {
         std::fs::create_dir_all(parent)?;
     }
     let part = to.with_extension("part");
-    std::fs::write(&part, content)?;
+    // Programs stay executable.
+    std::fs::copy(from, &part)?;
     std::fs::rename(&part, to)?;
     Ok(())
 }

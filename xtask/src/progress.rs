@@ -1,19 +1,16 @@
 //! Runs a build of cargo's and says every few seconds what it builds and how far it is, also where no terminal shows cargo's bar.
 use std::io::{ErrorKind, IsTerminal, Read, read_to_string, stderr};
-use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::command::{Failure, portable_target, say, shown, target};
+use crate::command::{Failure, say, shown};
 
 /// From one line on how far it is to the next.
 const EVERY: Duration = Duration::from_secs(5);
 /// What cargo said and was not looked at yet.
 const PIECES: usize = 256;
-/// The package that compiles llama.cpp, for minutes, within one step of cargo's.
-const LLAMA: &str = "llama-cpp-sys-2";
 /// Columns of cargo's bar: enough to name what two or more cores build.
 const COLUMNS: &str = "160";
 /// Of cargo's lines that say less than the progress does.
@@ -57,7 +54,7 @@ pub(crate) fn build_beside(command: &mut Command, other: &AtomicBool) -> Result<
                 if let Some(progress) = &progress
                     && !other.load(Ordering::Relaxed)
                 {
-                    say(&progress.line(begun.elapsed(), llama_files()));
+                    say(&progress.line(begun.elapsed()));
                 }
                 next = Instant::now() + EVERY;
             }
@@ -122,44 +119,12 @@ impl Progress {
         Some(Self { done: done.trim().parse().ok()?, all: all.trim().parse().ok()?, now: now.collect() })
     }
 
-    /// `files`: how many of llama.cpp's are compiled, and of how many.
-    fn line(&self, since: Duration, files: Option<(usize, usize)>) -> String {
-        let now = self.now.iter().map(|name| match files {
-            Some((done, all)) if name.starts_with(LLAMA) => format!("llama.cpp ({done} of {all} files)"),
-            _ => name.clone(),
-        });
+    fn line(&self, since: Duration) -> String {
         let (minutes, seconds) = (since.as_secs() / 60, since.as_secs() % 60);
-        let now = now.collect::<Vec<_>>().join(", ");
+        // Within one step of cargo's, for minutes.
+        let now = self.now.join(", ").replace("llama-cpp-sys-2", "llama.cpp");
         format!("building: {} of {} done after {minutes}:{seconds:02}, now {now}", self.done, self.all)
     }
-}
-
-/// How many of llama.cpp's files are compiled, and of how many, where cmake is at work.
-fn llama_files() -> Option<(usize, usize)> {
-    let builds = [target(), portable_target()].into_iter().flat_map(|target| entries(&target.join("release/build")));
-    let ours = builds.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(LLAMA)));
-    let places = ours.map(|path| path.join("out/build")).filter(|path| path.is_dir());
-    // Others lie there from before.
-    let place = places.max_by_key(|place| std::fs::metadata(place).and_then(|meta| meta.modified()).ok())?;
-    let (mut done, mut all, mut folders) = (0, 0, vec![place]);
-    while let Some(folder) = folders.pop() {
-        for path in entries(&folder) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "o") {
-                done += 1;
-            } else if path.file_name().is_some_and(|name| name == "DependInfo.cmake") {
-                // A line for each file, with the compiler that depends on others by its own word.
-                let told = std::fs::read_to_string(path).unwrap_or_default();
-                all += told.lines().filter(|line| line.contains(".o\" \"gcc\"")).count();
-            }
-        }
-    }
-    (all > 0).then_some((done, all))
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]
@@ -168,7 +133,8 @@ mod tests {
 
     #[test]
     fn states_of_the_bar_are_read_with_and_without_colours() {
-        let expected = Progress { done: 3, all: 406, now: vec!["wasmtime".to_owned(), format!("{LLAMA}(build)")] };
+        let expected =
+            Progress { done: 3, all: 406, now: vec!["wasmtime".to_owned(), "llama-cpp-sys-2(build)".to_owned()] };
         let bar = "    Building [=>       ] 3/406: wasmtime, llama-cpp-sys-2(build)...          ";
         assert_eq!(Progress::parse(bar).unwrap(), expected);
         let coloured = bar.replace("Building", "\u{1b}[1m\u{1b}[36m    Building\u{1b}[0m");
@@ -180,10 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_how_far_llama_cpp_is() {
-        let progress = Progress { done: 3, all: 406, now: vec!["wasmtime".to_owned(), format!("{LLAMA}(build)")] };
-        let line = progress.line(Duration::from_secs(65), Some((20, 71)));
-        assert_eq!(line, "building: 3 of 406 done after 1:05, now wasmtime, llama.cpp (20 of 71 files)");
+    fn a_line_says_what_is_built_since_when() {
+        let progress =
+            Progress { done: 3, all: 406, now: vec!["wasmtime".to_owned(), "llama-cpp-sys-2(build)".to_owned()] };
+        let line = progress.line(Duration::from_secs(65));
+        assert_eq!(line, "building: 3 of 406 done after 1:05, now wasmtime, llama.cpp(build)");
     }
 
     #[test]

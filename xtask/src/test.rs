@@ -18,25 +18,17 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
     // Those of a device are for `cargo xtask test --vulkan` and `--wgpu`.
     let mut left_out = vec!["long_attack", "given_vulkan", "given_wgpu"];
-    if std::env::var_os("CAMSHAFT_MODELS").is_none() {
-        say("CAMSHAFT_MODELS is not set: tests that need other models count as skipped");
-        left_out.push("given_models");
-    }
-    if !succeeds("systemd-analyze", &["--version"]) {
-        say("there is no systemd-analyze: tests that need it count as skipped");
-        left_out.push("given_systemd");
-    }
-    if !succeeds("node", &["--version"]) || !succeeds("npm", &["--version"]) {
-        say("there is no Node.js: tests that need it count as skipped");
-        left_out.push("given_node");
-    }
-    if !may_make_control_groups() {
-        say("control groups cannot be made here: tests that need one count as skipped");
-        left_out.push("given_cgroup");
-    }
-    if !may_mount() {
-        say("file systems cannot be mounted here: tests that need a full one count as skipped");
-        left_out.push("given_mount");
+    for (name, is_there, why) in [
+        ("given_models", std::env::var_os("CAMSHAFT_MODELS").is_some(), "CAMSHAFT_MODELS is not set"),
+        ("given_systemd", succeeds("systemd-analyze", &["--version"]), "there is no systemd-analyze"),
+        ("given_node", ["node", "npm"].iter().all(|name| succeeds(name, &["--version"])), "there is no Node.js"),
+        ("given_cgroup", may_make_control_groups(), "control groups cannot be made here"),
+        ("given_mount", may_mount(), "file systems cannot be mounted here"),
+    ] {
+        if !is_there {
+            say(&format!("{why}: tests that need it are named {name} and count as skipped"));
+            left_out.push(name);
+        }
     }
     // nextest runs tests of all packages in parallel; without it plain cargo runs them.
     let tests = if succeeds("cargo", &["nextest", "--version"]) {
@@ -64,19 +56,12 @@ fn lints() -> Done {
 /// Whether this process may mount a small file system in memory.
 fn may_mount() -> bool {
     let dir = std::env::temp_dir().join(format!("camshaft-mount-{}", std::process::id()));
+    let place = dir.to_string_lossy();
     let can = std::fs::create_dir(&dir).is_ok()
-        && std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
-            .arg(&dir)
-            .stderr(std::process::Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-    if can {
-        // It stays mounted otherwise, and empty.
-        let _ = std::process::Command::new("umount").arg(&dir).status();
-    }
+        && succeeds("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", &place])
+        && succeeds("umount", &[&place]);
     // Without it there is nothing to remove.
-    let _ = std::fs::remove_dir(dir);
+    let _ = std::fs::remove_dir(&dir);
     can
 }
 

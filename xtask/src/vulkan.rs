@@ -45,25 +45,17 @@ pub(crate) fn test() -> Done {
     // The next build without Vulkan replaces it where it is.
     let binary = target().join("vulkan/camshaft");
     copy_if_changed(&target().join("release/camshaft"), &binary)?;
-    copy_mode(&target().join("release/camshaft"), &binary)?;
     build::plugins()?;
     let driver = lavapipe().ok_or_else(|| Failure(format!("there is no lavapipe in {DRIVERS}")))?;
     say("testing on Mesa's software device");
-    let mut command = if succeeds("cargo", &["nextest", "--version"]) {
-        let mut command = cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast", "-j", "1", "-E"]);
-        command.arg(FILTER);
-        command
-    } else {
+    if !succeeds("cargo", &["nextest", "--version"]) {
         return Err(Failure("cargo-nextest is missing: cargo install --locked cargo-nextest".to_owned()));
-    };
+    }
+    let mut command = cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast", "-j", "1", "-E", FILTER]);
     // One after the other: the device is made of the same cores, and compiles for each server anew. llama.cpp uses devices that
     // are no GPUs only where they are named.
     command.env("CAMSHAFT_BIN", binary).env("VK_ICD_FILENAMES", driver).env("GGML_VK_VISIBLE_DEVICES", "0");
     command::run(&mut command)
-}
-
-pub(crate) fn copy_mode(from: &Path, to: &Path) -> Done {
-    Ok(std::fs::set_permissions(to, std::fs::metadata(from)?.permissions())?)
 }
 
 /// The file that names the driver.

@@ -1,7 +1,7 @@
 //! `cargo xtask test --wgpu`: builds with WebGPU, and tests tensor models on Mesa's device, which computes on the CPU.
 use crate::command::{self, Done, Failure, cargo, copy_if_changed, say, target};
 use crate::setup::{self, Need, packages};
-use crate::vulkan::{copy_mode, lavapipe};
+use crate::vulkan::lavapipe;
 use crate::{build, progress};
 
 const NEEDS: [Need; 1] = [Need {
@@ -20,7 +20,6 @@ pub(crate) fn test() -> Done {
     // The next build without WebGPU replaces it where it is.
     let binary = target().join("wgpu/camshaft");
     copy_if_changed(&target().join("release/camshaft"), &binary)?;
-    copy_mode(&target().join("release/camshaft"), &binary)?;
     build::plugins()?;
     let models = std::env::var_os("CAMSHAFT_MODELS");
     if models.is_none() {
