@@ -86,7 +86,8 @@ def says_which_error_it_was():
     assert "does not exist" in llm("-m", "nope", SUM, succeeds=False)
     assert "401" in llm("-m", "demo", "--key", "sk-wrong", SUM, succeeds=False)
     assert "403" in llm("-m", "demo", "--key", served.other_key, SUM, succeeds=False)
-    assert "max_tokens" in llm("-m", "demo", "-o", "max_tokens", "100000", SUM, succeeds=False)
+    assert "7" in llm("-m", "demo", *GREEDY, "-o", "max_tokens", "100000", SUM)
+    assert "temperature" in llm("-m", "demo", "-o", "temperature", "9", SUM, succeeds=False)
 
 
 def a_process_that_is_killed_ends_its_request():

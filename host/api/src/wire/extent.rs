@@ -67,11 +67,17 @@ impl Extent {
     }
 }
 
-/// Reads `max_completion_tokens`, or else its older name `max_tokens`.
+/// Reads `max_completion_tokens`, or else its older name `max_tokens`. A larger number than the bound is cut to it, as the
+/// context cuts it: clients send what their own models may generate.
 fn max_tokens(fields: &Fields<'_>, bounds: ExtentBounds) -> Result<Option<u32>, RequestError> {
     let range = Range { min: f64::from(bounds.least_tokens), max: f64::from(bounds.max_tokens) };
-    let old = fields.integer("max_tokens", range)?;
-    Ok(fields.integer("max_completion_tokens", range)?.or(old))
+    let is_above = |value: &Value| value.as_u64().is_some_and(|number| number > u64::from(bounds.max_tokens));
+    let one = |name: &str| match fields.get(name) {
+        Some(value) if is_above(value) => Ok(Some(bounds.max_tokens)),
+        _ => fields.integer(name, range),
+    };
+    let old = one("max_tokens")?;
+    Ok(one("max_completion_tokens")?.or(old))
 }
 
 fn stop_tokens(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<Token>, RequestError> {

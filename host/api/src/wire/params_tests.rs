@@ -45,13 +45,7 @@ fn accepts_every_numeric_parameter_at_its_bounds_and_refuses_one_past() {
             assert_eq!(message, bounds);
         }
     }
-    let integers = [
-        ("top_k", limits::TOP_K),
-        ("repeat_last_n", limits::REPEAT_LAST_N),
-        ("n", limits::CHOICES),
-        ("max_tokens", Range { min: 1.0, max: 64.0 }),
-        ("max_completion_tokens", Range { min: 1.0, max: 64.0 }),
-    ];
+    let integers = [("top_k", limits::TOP_K), ("repeat_last_n", limits::REPEAT_LAST_N), ("n", limits::CHOICES)];
     for (name, range) in integers {
         assert!(read(&json!({name: range.min as i64})).is_ok(), "{name}");
         assert!(read(&json!({name: range.max as i64})).is_ok(), "{name}");
@@ -161,6 +155,18 @@ fn takes_a_session_of_1_to_128_visible_characters() {
         assert_eq!(refusal(&json!({"session_id": bad})).0.as_deref(), Some("session_id"), "{bad:?}");
     }
     assert_eq!(refusal(&json!({"session_id": 7})).0.as_deref(), Some("session_id"));
+}
+
+#[test]
+fn regression_more_tokens_than_the_bound_are_cut_to_it() {
+    for name in ["max_tokens", "max_completion_tokens"] {
+        let most = |value: Value| read(&json!({ name: value })).unwrap().extent.max_tokens;
+        let got = [json!(1), json!(64), json!(65), json!(128_000), json!(u64::MAX)].map(most);
+        assert_eq!(got, [1, 64, 64, 64, 64], "{name}");
+        for bad in [json!(0), json!(-1), json!(1.5), json!(99.0), json!("many")] {
+            assert_eq!(refusal(&json!({ name: bad })).0.as_deref(), Some(name), "{bad}");
+        }
+    }
 }
 
 #[test]

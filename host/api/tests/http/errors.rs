@@ -51,7 +51,8 @@ async fn refuses_parameters_that_are_out_of_range_or_of_another_type() {
     check_chat(json!({"temperature": 3.5}), "temperature").await;
     check_chat(json!({"temperature": "hot"}), "temperature").await;
     check_chat(json!({"max_tokens": 0}), "max_tokens").await;
-    check_chat(json!({"max_completion_tokens": MAX_TOKENS + 1}), "max_completion_tokens").await;
+    check_chat(json!({"max_completion_tokens": 0}), "max_completion_tokens").await;
+    check_chat(json!({"min_tokens": MAX_TOKENS + 1}), "min_tokens").await;
     check_chat(json!({"n": 129}), "n").await;
     check_chat(json!({"top_logprobs": 21, "logprobs": true}), "top_logprobs").await;
     check_chat(json!({"top_logprobs": 1}), "top_logprobs").await;

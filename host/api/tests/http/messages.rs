@@ -88,10 +88,10 @@ async fn a_stream_has_its_events_in_order() {
 #[tokio::test]
 async fn errors_have_anthropics_shape_whoever_finds_them() {
     let server = Server::new();
-    let (kind, message) = server.message(json!({"max_tokens": 101})).await.anthropic_error(400);
+    let (kind, message) = server.message(json!({"max_tokens": 0})).await.anthropic_error(400);
     assert_eq!(
         (kind.as_str(), message.as_str()),
-        ("invalid_request_error", "max_tokens must be between 1 and 100, got 101")
+        ("invalid_request_error", "max_tokens must be between 1 and 100, got 0")
     );
     let many = json!({"stop_sequences": ["a", "b", "c", "d", "e"]});
     let (_, message) = server.message(many).await.anthropic_error(400);
