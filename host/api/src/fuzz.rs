@@ -23,15 +23,16 @@ use crate::flow::caller::Caller;
 use crate::flow::chosen::Chosen;
 use crate::flow::context::ParseContext;
 use crate::flow::control::{Control, Reloaded};
+use crate::flow::error::FlowError;
 use crate::flow::generate;
 use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::{ModelHealth, Readiness};
-use crate::flow::request::Endpoint;
-use crate::flow::translated;
+use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::dialect::{Dialect, Framing};
+use crate::wire::json::Body;
 use crate::wire::{json, sse};
 
 /// Policies that decide nothing.
@@ -147,6 +148,13 @@ impl Parsers {
         public_router(self.api.clone(), PublicAccess { host: None, cors_origins })
     }
 
+    /// # Errors
+    /// 400, 403 or 404: the body is malformed, or names another model.
+    pub(crate) fn parse(&self, endpoint: Endpoint, body: &Body) -> Result<GenerationRequest, FlowError> {
+        let (aside, answers, chosen) = (&Aside::default(), &Answers::default(), &Chosen::default());
+        generate::parse(endpoint, ParseContext { api: &self.api, caller: &self.caller, aside, answers, chosen }, body)
+    }
+
     /// Parses a body for both endpoints, as it is and as one in each other shape, and checks the bounds of what it accepts.
     ///
     /// # Panics
@@ -154,20 +162,10 @@ impl Parsers {
     pub fn request(&self, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
         let Ok(body) = json::parse(text) else { return };
-        let aside = Aside::default();
-        let context = ParseContext {
-            api: &self.api,
-            caller: &self.caller,
-            aside: &aside,
-            answers: &Answers::default(),
-            chosen: &Chosen::default(),
-        };
-        let own = [Endpoint::Chat, Endpoint::Completion].map(|endpoint| (endpoint, body.clone()));
-        let dialects = [Dialect::Responses, Dialect::Messages, Dialect::Native(Framing::Lines)];
-        let translated =
-            dialects.map(|dialect| Some((translated::endpoint(dialect), dialect.read(body.clone()).ok()?.body)));
-        for (endpoint, body) in own.into_iter().chain(translated.into_iter().flatten()) {
-            match generate::parse(endpoint, context, &body) {
+        let native = Dialect::Native(Framing::Lines);
+        for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Responses, Dialect::Messages, native] {
+            let Ok(read) = dialect.read(body.clone()) else { continue };
+            match self.parse(generate::endpoint(dialect), &read.body) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);
                     for prompt in &request.prompts {

@@ -3,7 +3,6 @@
 pub(crate) mod adapters;
 pub(crate) mod answer;
 pub(crate) mod anthropic_error;
-pub(crate) mod chat_answer;
 pub(crate) mod conversation;
 pub(crate) mod dialect;
 pub(crate) mod echo;

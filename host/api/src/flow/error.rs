@@ -110,8 +110,6 @@ pub(crate) enum FlowError {
     Task { task: &'static str, source: JoinError },
     #[error("a body could not be written")]
     Serialize(#[source] serde_json::Error),
-    #[error("an answer could not be read")]
-    Answer(#[source] axum::Error),
     /// `names`: the client's own, of fields that have others where the request is served.
     #[error("{source}")]
     Renamed { source: Box<Self>, names: Names },
@@ -259,7 +257,7 @@ impl FlowError {
             | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::Renamed { source, names } => source.answer().renamed(names),
-            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) | Self::Answer(_) => {
+            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)
             }
         }

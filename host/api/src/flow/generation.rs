@@ -62,11 +62,13 @@ pub(crate) enum ChoiceEvent {
 }
 
 /// Token counts of a whole request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
+    /// Generated tokens that were thinking, as far as the answer was taken apart.
+    pub(crate) reasoning_tokens: u64,
     /// Draft tokens of speculative decoding that were accepted, and that were rejected.
     pub(crate) accepted_tokens: u64,
     pub(crate) rejected_tokens: u64,
@@ -164,6 +166,7 @@ impl RunningChoices {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: firsts.map(|choice| u64::from(choice.usage.cached_tokens)).sum(),
             generated_tokens: sum(|usage| usage.generated_tokens),
+            reasoning_tokens: 0,
             accepted_tokens: sum(|usage| usage.accepted_tokens),
             rejected_tokens: sum(|usage| usage.drafted_tokens.saturating_sub(usage.accepted_tokens)),
         }

@@ -9,7 +9,6 @@ use crate::flow::adapters::ChosenAdapters;
 use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
 use crate::flow::form::AnswerForm;
-use crate::flow::notation::Notation;
 use crate::flow::served::Served;
 use crate::wire::params::GenerationSettings;
 
@@ -82,11 +81,6 @@ impl GenerationRequest {
     /// The prompts of all choices that are generated, those of a prompt one after the other.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &Prompt> {
         self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.best_of as usize))
-    }
-
-    /// A new id of a call.
-    pub(crate) fn call_id(&self) -> String {
-        self.served.notation().map(Notation::call_id).unwrap_or_default()
     }
 
     /// Whether more choices are generated than answered.

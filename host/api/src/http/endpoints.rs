@@ -15,35 +15,33 @@ use crate::flow::incoming::Incoming;
 use crate::flow::predict::{self as predictions, Protocol};
 use crate::flow::ranking;
 use crate::flow::rendered;
-use crate::flow::request::Endpoint;
 use crate::flow::session::{self, Closed};
 use crate::flow::tokenize;
-use crate::flow::translated;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
 use crate::wire::dialect::{Dialect, Framing};
 
 pub(crate) async fn chat(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(generate::respond(Endpoint::Chat, incoming).await?)
+    Ok(generate::respond(Dialect::Chat, incoming).await?)
 }
 
 pub(crate) async fn complete(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(generate::respond(Endpoint::Completion, incoming).await?)
+    Ok(generate::respond(Dialect::Completions, incoming).await?)
 }
 
 /// OpenAI's Responses API.
 pub(crate) async fn respond(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(translated::respond(Dialect::Responses, incoming).await?)
+    Ok(generate::respond(Dialect::Responses, incoming).await?)
 }
 
 /// Anthropic's Messages API.
 pub(crate) async fn message(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(translated::respond(Dialect::Messages, incoming).await?)
+    Ok(generate::respond(Dialect::Messages, incoming).await?)
 }
 
 pub(crate) async fn generate(incoming: Incoming) -> Result<Response, ApiError> {
     let framing = Framing::of(&incoming.headers);
-    Ok(translated::respond(Dialect::Native(framing), incoming).await?)
+    Ok(generate::respond(Dialect::Native(framing), incoming).await?)
 }
 
 pub(crate) async fn rerank(incoming: Incoming) -> Result<Response, ApiError> {

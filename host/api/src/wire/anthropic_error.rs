@@ -1,8 +1,6 @@
 //! Errors in the shape of Anthropic's API.
 use serde::Serialize;
 
-use crate::wire::chat_answer::StreamError;
-
 /// The wire shape of an error.
 #[derive(Debug, Serialize)]
 pub(crate) struct ErrorBody<'a> {
@@ -62,19 +60,6 @@ pub(crate) fn of_answer(status: u16, code: &str) -> (u16, &'static str) {
         504 => (status, "timeout_error"),
         500.. => (status, "api_error"),
         _ => (status, "invalid_request_error"),
-    }
-}
-
-/// The type of an error that ends a stream.
-pub(crate) fn of_stream(error: &StreamError) -> &'static str {
-    match (error.kind.as_str(), error.code.as_deref()) {
-        ("authentication_error", _) => "authentication_error",
-        ("permission_error", _) => "permission_error",
-        ("rate_limit_error", _) => "rate_limit_error",
-        ("invalid_request_error", _) => "invalid_request_error",
-        (_, Some("overloaded")) => OVERLOADED_KIND,
-        (_, Some("deadline_exceeded")) => "timeout_error",
-        _ => "api_error",
     }
 }
 

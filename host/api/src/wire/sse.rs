@@ -1,5 +1,4 @@
-//! Writes server-sent events, and reads those that this server has written (WHATWG HTML, section 9.2).
-use std::borrow::Cow;
+//! Writes server-sent events (WHATWG HTML, section 9.2).
 use std::collections::VecDeque;
 use std::io::Write as _;
 
@@ -15,12 +14,6 @@ const FRAME_END: &[u8] = b"\n\n";
 const DATA: &[u8] = b"data: ";
 /// A piece that has reached this size takes no further event.
 const PIECE_BYTES: usize = 16 << 10;
-
-/// Appends a comment with a name and a number.
-pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
-    // Writing into memory never fails.
-    let _ = write!(out, ": {name}: {number}\n\n");
-}
 
 /// Appends a comment of one line.
 pub(crate) fn say(out: &mut Vec<u8>, text: &str) {
@@ -82,53 +75,13 @@ impl Pieces {
         self.complete.pop_front().or_else(open)
     }
 
+    /// Whether a piece is ready that takes no further event.
+    pub(crate) fn is_full(&self) -> bool {
+        !self.complete.is_empty() || self.open.len() >= PIECE_BYTES
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.complete.is_empty() && self.open.is_empty()
-    }
-}
-
-/// A frame of a stream that this server has written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frame<'a> {
-    /// Without its colon.
-    Comment(Cow<'a, str>),
-    Data(Cow<'a, str>),
-    /// The last frame of a stream without an error.
-    Done,
-}
-
-impl<'a> Frame<'a> {
-    /// `bytes`: without the empty line at its end.
-    fn of(bytes: &'a [u8]) -> Self {
-        if DONE.strip_suffix(FRAME_END) == Some(bytes) {
-            return Self::Done;
-        }
-        match bytes.strip_prefix(DATA) {
-            Some(data) => Self::Data(String::from_utf8_lossy(data)),
-            None => Self::Comment(String::from_utf8_lossy(bytes.strip_prefix(b":").unwrap_or(bytes).trim_ascii())),
-        }
-    }
-}
-
-/// Splits a stream that this server has written into its frames.
-#[derive(Debug, Default)]
-pub(crate) struct Frames {
-    unread: Vec<u8>,
-}
-
-impl Frames {
-    /// Passes each frame to `read` that is complete with these bytes.
-    pub(crate) fn push(&mut self, bytes: &[u8], mut read: impl FnMut(&Frame<'_>)) {
-        // What was unread before has no end; its last byte may begin one.
-        let (mut begin, mut from) = (0, self.unread.len().saturating_sub(1));
-        self.unread.extend_from_slice(bytes);
-        while let Some(length) = self.unread[from..].windows(2).position(|pair| pair == FRAME_END) {
-            let end = from + length;
-            read(&Frame::of(&self.unread[begin..end]));
-            begin = end + FRAME_END.len();
-            from = begin;
-        }
-        self.unread.drain(..begin);
     }
 }
 
@@ -186,29 +139,6 @@ mod tests {
             write(&mut frame, &value);
             let body = frame.strip_suffix(b"\n\n").unwrap();
             prop_assert!(!body.contains(&b'\n') && !body.contains(&b'\r'));
-        }
-    }
-
-    #[test]
-    fn a_stream_that_is_cut_anywhere_has_the_same_frames() {
-        let mut stream = Vec::new();
-        comment(&mut stream, "x-queue-position", 3);
-        write(&mut stream, &json!({"a": "x\n\ny"}));
-        stream.extend_from_slice(KEEP_ALIVE);
-        stream.extend_from_slice(DONE);
-        let expected = ["said x-queue-position: 3", "data {\"a\":\"x\\n\\ny\"}", "said keep-alive", "done"];
-        for cut in 0..stream.len() {
-            let (mut frames, mut got) = (Frames::default(), Vec::new());
-            for part in [&stream[..cut], &stream[cut..]] {
-                frames.push(part, |frame| {
-                    got.push(match frame {
-                        Frame::Comment(text) => format!("said {text}"),
-                        Frame::Data(data) => format!("data {data}"),
-                        Frame::Done => "done".to_owned(),
-                    });
-                });
-            }
-            assert_eq!(got, expected, "cut at {cut}");
         }
     }
 

@@ -12,22 +12,20 @@ use crate::wire::types::refused::RefusedFields;
 pub(crate) struct Translated<T> {
     pub(crate) body: Body,
     pub(crate) kept: T,
-    /// What is kept takes this much memory.
-    pub(crate) kept_bytes: usize,
     pub(crate) names: Names,
 }
 
 impl<T> Translated<T> {
     pub(crate) fn map<U>(self, kept: impl FnOnce(T) -> U) -> Translated<U> {
-        let Self { body, kept: before, kept_bytes, names } = self;
-        Translated { body, kept: kept(before), kept_bytes, names }
+        let Self { body, kept: before, names } = self;
+        Translated { body, kept: kept(before), names }
     }
 }
 
 impl Translated<()> {
     /// A body that its own endpoint reads.
     pub(crate) fn own(body: Body) -> Self {
-        Self { body, kept: (), kept_bytes: 0, names: Names::default() }
+        Self { body, kept: (), names: Names::default() }
     }
 }
 

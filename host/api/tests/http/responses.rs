@@ -84,8 +84,8 @@ async fn errors_name_fields_as_the_client_has_them() {
             assert_eq!((got, said), (shape, message));
         }
     };
-    let bound = "max_output_tokens must be between 1 and 100, got 101";
-    check(json!({"max_output_tokens": 101}), 400, "invalid_request_error - max_output_tokens", bound).await;
+    let bound = "max_output_tokens must be between 1 and 100, got 0";
+    check(json!({"max_output_tokens": 0}), 400, "invalid_request_error - max_output_tokens", bound).await;
     let refused = "this template refuses";
     check(json!({"input": "forbidden"}), 400, "invalid_request_error - input", refused).await;
     let stored =
@@ -215,14 +215,20 @@ async fn validators_see_a_chat_and_change_it() {
 }
 
 #[tokio::test]
-async fn regression_a_validator_cannot_change_how_a_translated_request_is_answered() {
-    for patch in [r#"{"n":2}"#, r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":false}}"#] {
+async fn regression_a_validator_cannot_give_an_answer_more_choices_than_it_has_room_for() {
+    let server = Server::with(Rules::default().validator(|_| ValidateOutcome::Amend(r#"{"n":2}"#.into())), hello);
+    let reply = server.respond(json!({"stream": true})).await;
+    assert_eq!(reply.error(500).1, "a validator policy failed");
+    assert_eq!(server.chat(json!({"stream": true})).await.status, 200, "a chat has several choices");
+}
+
+#[tokio::test]
+async fn usage_is_told_whatever_a_validator_says_of_the_chats() {
+    for patch in [r#"{"stream_options":null}"#, r#"{"stream_options":{"include_usage":false}}"#] {
         let server = Server::with(Rules::default().validator(move |_| ValidateOutcome::Amend(patch.into())), hello);
         let reply = server.respond(json!({"stream": true})).await;
-        assert_eq!(reply.error(500).1, "a validator policy failed", "{patch}");
-        // A chat is answered as it was amended.
-        let chat = json!({"stream": true, "stream_options": {"include_usage": true}});
-        assert_eq!(server.chat(chat).await.status, 200, "{patch}");
+        let last = reply.text.contains(r#""usage":{"input_tokens""#);
+        assert!(reply.status == 200 && last, "{patch}: {}", reply.text);
     }
 }
 

@@ -1,13 +1,8 @@
-//! Anthropic's Messages API: its requests as chats, and the answers of chats in its shapes.
-mod answer;
+//! Anthropic's Messages API: its requests as chats.
 mod blocks;
-mod events;
 mod request;
 mod tools;
 
-pub(super) use events::Events;
-
-use crate::wire::chat_answer::ChatAnswer;
 use crate::wire::error::RequestError;
 use crate::wire::json::Body;
 use crate::wire::names::{Names, Paths};
@@ -34,32 +29,11 @@ const PATHS: &Paths = &[
     ("user", "metadata.user_id"),
 ];
 
-/// What the answer needs of the request.
-#[derive(Debug)]
-pub(crate) struct Messages {
-    pub(super) stream: bool,
-}
-
-impl Messages {
-    /// # Errors
-    /// 400 that names the field.
-    pub(super) fn read(body: Body) -> Result<Translated<Self>, RequestError> {
-        let request::Request { chat, origins, stream } = request::read(body)?;
-        let names = Names::new(PATHS, origins);
-        Ok(Translated { body: chat.into(), kept: Self { stream }, kept_bytes: 0, names })
-    }
-
-    pub(super) fn events(self, prompt_tokens: u64) -> Events {
-        Events::new(prompt_tokens)
-    }
-
-    /// A whole answer.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
-        answer::whole(answer)
-    }
+/// # Errors
+/// 400 that names the field.
+pub(super) fn read(body: Body) -> Result<Translated<()>, RequestError> {
+    let (chat, origins) = request::read(body)?;
+    Ok(Translated { names: Names::new(PATHS, origins), ..Translated::own(chat.into()) })
 }
 
 /// The chat whose prompt `count_tokens` counts.

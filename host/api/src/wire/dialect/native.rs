@@ -1,26 +1,19 @@
-//! The server's own generations: a prompt in text or tokens as a completion, and its answer without choices.
+//! The server's own generations: a prompt in text or tokens, as a completion.
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
-use serde::Serialize;
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::wire::chat_answer::{ChatAnswer, Stage, StreamError, Usage};
 use crate::wire::error::RequestError;
 use crate::wire::fields::wrong_type;
 use crate::wire::json::Body;
 use crate::wire::lists::{IdLists, Lists};
 use crate::wire::names::{Names, Paths};
-use crate::wire::sse::{self, Pieces};
-use crate::wire::stamp;
 use crate::wire::taken::Taken;
 use crate::wire::translated::{Translated, refuse};
 use crate::wire::types::generate::REFUSED;
 
 /// What the completion endpoint calls the fields of a request whose prompt is `tokens`.
 const OF_TOKENS: &Paths = &[("prompt", "tokens")];
-/// What the name of an answer begins with.
-const ID: &str = "gen-";
 const NDJSON: &str = "application/x-ndjson";
 const EVENT_STREAM: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -67,70 +60,25 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// What the answer needs of the request.
-#[derive(Debug)]
-pub(crate) struct Native {
-    pub(super) stream: bool,
-    framing: Framing,
-    session: Option<String>,
-}
-
-impl Native {
-    /// # Errors
-    /// 400 that names the field.
-    pub(super) fn read(body: Body, framing: Framing) -> Result<Translated<Self>, RequestError> {
-        let (map, lists) = body.into_parts();
-        let mut fields = Taken::of_body(map);
-        refuse(&fields, REFUSED)?;
-        let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unspecified);
-        let paths = if fields.has("tokens") { OF_TOKENS } else { &[] };
-        let (prompt, lists) = prompt(&mut fields, lists)?;
-        if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
-            return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
-        }
-        // What is no text is refused where all endpoints refuse it.
-        let session = fields.take("session_id");
-        let told = session.as_ref().and_then(Value::as_str).map(str::to_owned);
-        let mut body = fields.rest();
-        body.extend(session.map(|session| ("session_id".to_owned(), session)));
-        body.insert("prompt".to_owned(), prompt);
-        if stream {
-            body.insert("stream".to_owned(), true.into());
-            body.insert("stream_options".to_owned(), json!({"include_usage": true}));
-        }
-        let kept_bytes = told.as_ref().map_or(0, String::len);
-        let (body, kept) = (Body::of_parts(body, lists), Self { stream, framing, session: told });
-        Ok(Translated { body, kept, kept_bytes, names: Names::new(paths, Vec::new()) })
+/// # Errors
+/// 400 that names the field.
+pub(super) fn read(body: Body, framing: Framing) -> Result<Translated<()>, RequestError> {
+    let (map, lists) = body.into_parts();
+    let mut fields = Taken::of_body(map);
+    refuse(&fields, REFUSED)?;
+    let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unspecified);
+    let paths = if fields.has("tokens") { OF_TOKENS } else { &[] };
+    let (prompt, lists) = prompt(&mut fields, lists)?;
+    if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
+        return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
     }
-
-    pub(super) fn content_type(&self) -> Option<&'static str> {
-        (self.framing == Framing::Lines).then_some(NDJSON)
+    let mut body = fields.rest();
+    body.insert("prompt".to_owned(), prompt);
+    if stream {
+        body.insert("stream".to_owned(), true.into());
     }
-
-    pub(super) fn events(self, prompt_tokens: u64) -> Events {
-        let Self { framing, session, .. } = self;
-        let (id, stage) = (stamp::id(ID), Stage::New);
-        Events { id, framing, session, prompt_tokens, stage, finish_reason: None, usage: None }
-    }
-
-    /// A whole answer.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
-        let choice = answer.choices.into_iter().next().unwrap_or_default();
-        serde_json::to_vec(&Answer {
-            id: stamp::id(ID),
-            object: "generation",
-            created: answer.created,
-            model: &answer.model,
-            session_id: self.session.as_deref(),
-            text: &choice.text,
-            logprobs: choice.logprobs.as_deref(),
-            finish_reason: choice.finish_reason.as_deref(),
-            usage: answer.usage.unwrap_or_default().into(),
-        })
-    }
+    let names = Names::new(paths, Vec::new());
+    Ok(Translated { names, ..Translated::own(Body::of_parts(body, lists)) })
 }
 
 /// The prompt, which `prompt` or `tokens` gives, with its lists.
@@ -160,147 +108,5 @@ fn no_ids(items: &[Value]) -> RequestError {
     match items.iter().enumerate().find(|(_, item)| !is_id(item)) {
         Some((at, item)) => wrong_type(&format!("tokens[{at}]"), "a token id", item),
         None => RequestError::field("tokens", "tokens must hold at least one token id"),
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    session_id: Option<&'a str>,
-    text: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<&'a RawValue>,
-    finish_reason: Option<&'a str>,
-    usage: UsageObject,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-struct UsageObject {
-    prompt_tokens: u64,
-    cached_tokens: u64,
-    completion_tokens: u64,
-    total_tokens: u64,
-}
-
-impl From<Usage> for UsageObject {
-    fn from(usage: Usage) -> Self {
-        Self {
-            prompt_tokens: usage.prompt_tokens,
-            cached_tokens: usage.prompt_tokens_details.cached_tokens,
-            completion_tokens: usage.completion_tokens,
-            total_tokens: usage.total_tokens,
-        }
-    }
-}
-
-/// Writes the events of one generation: `start`, `text` for each piece, and `end` with the reason and the usage.
-#[derive(Debug)]
-pub(crate) struct Events {
-    id: String,
-    framing: Framing,
-    session: Option<String>,
-    prompt_tokens: u64,
-    stage: Stage,
-    finish_reason: Option<String>,
-    usage: Option<Usage>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Event<'a> {
-    /// In lines alone, which have no comments.
-    Comment {
-        text: &'a str,
-    },
-    Start {
-        id: &'a str,
-        created: u64,
-        model: &'a str,
-        session_id: Option<&'a str>,
-        prompt_tokens: u64,
-    },
-    Text {
-        text: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        logprobs: Option<&'a RawValue>,
-    },
-    End {
-        finish_reason: Option<&'a str>,
-        session_id: Option<&'a str>,
-        usage: UsageObject,
-    },
-}
-
-/// As every stream ends that fails.
-#[derive(Debug, Serialize)]
-struct Failed<'a> {
-    error: ErrorObject<'a>,
-}
-
-#[derive(Debug, Serialize)]
-struct ErrorObject<'a> {
-    message: &'a str,
-    #[serde(rename = "type")]
-    kind: &'a str,
-    param: Option<&'a str>,
-    code: Option<&'a str>,
-}
-
-impl Events {
-    pub(crate) fn ended(&self) -> bool {
-        self.stage == Stage::Ended
-    }
-
-    pub(crate) fn comment(&self, out: &mut Pieces, text: &str) {
-        match self.framing {
-            Framing::Lines => self.write(out, &Event::Comment { text }),
-            Framing::Events | Framing::Unspecified => sse::say(out.next(), text),
-        }
-    }
-
-    pub(crate) fn chunk(&mut self, out: &mut Pieces, chunk: ChatAnswer) {
-        if let Some(StreamError { message, kind, param, code }) = &chunk.error {
-            self.stage = Stage::Ended;
-            let error = ErrorObject { message, kind, param: param.as_deref(), code: code.as_deref() };
-            self.write(out, &Failed { error });
-            return;
-        }
-        self.begin(out, &chunk);
-        self.usage = chunk.usage.or(self.usage);
-        let Some(choice) = chunk.choices.into_iter().next() else { return };
-        if !choice.text.is_empty() || choice.logprobs.is_some() {
-            self.write(out, &Event::Text { text: &choice.text, logprobs: choice.logprobs.as_deref() });
-        }
-        self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
-    }
-
-    /// The completion's last chunk was the one before.
-    pub(crate) fn end(&mut self, out: &mut Pieces) {
-        self.stage = Stage::Ended;
-        let usage = self.usage.unwrap_or_default().into();
-        let (finish_reason, session_id) = (self.finish_reason.as_deref(), self.session.as_deref());
-        self.write(out, &Event::End { finish_reason, session_id, usage });
-        if self.framing != Framing::Lines {
-            out.next().extend_from_slice(sse::DONE);
-        }
-    }
-
-    fn begin(&mut self, out: &mut Pieces, chunk: &ChatAnswer) {
-        if !self.stage.begin() {
-            return;
-        }
-        let (id, session_id, prompt_tokens) = (self.id.as_str(), self.session.as_deref(), self.prompt_tokens);
-        let start = Event::Start { id, created: chunk.created, model: &chunk.model, session_id, prompt_tokens };
-        self.write(out, &start);
-    }
-
-    fn write(&self, out: &mut Pieces, event: &impl Serialize) {
-        match self.framing {
-            Framing::Lines => sse::line(out.next(), event),
-            Framing::Events | Framing::Unspecified => sse::write(out.next(), event),
-        }
     }
 }

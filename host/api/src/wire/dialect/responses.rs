@@ -1,17 +1,10 @@
-//! OpenAI's Responses API, stateless: its requests as chats, and the answers of chats in its shapes.
-mod events;
+//! OpenAI's Responses API, stateless: its requests as chats.
 mod items;
-mod output;
 mod request;
 mod tools;
-mod whole;
 
 use serde_json::{Map, Value};
 
-pub(super) use events::Events;
-use output::Head;
-
-use crate::wire::chat_answer::ChatAnswer;
 use crate::wire::error::RequestError;
 use crate::wire::json::Body;
 use crate::wire::names::{Names, Paths};
@@ -37,32 +30,17 @@ const PATHS: &Paths = &[
 
 /// What the answer repeats of the request.
 #[derive(Debug)]
-pub(crate) struct Responses {
-    pub(super) stream: bool,
-    model: String,
-    echo: Map<String, Value>,
-    echo_bytes: usize,
+pub(crate) struct ResponseEcho {
+    pub(crate) fields: Map<String, Value>,
+    /// They take this much memory.
+    pub(crate) bytes: usize,
 }
 
-impl Responses {
-    /// # Errors
-    /// 400 that names the field.
-    pub(super) fn read(body: Body) -> Result<Translated<Self>, RequestError> {
-        let request::Request { chat, origins, echo, stream, model } = request::read(body)?;
-        let echo_bytes = held_bytes(&echo) + model.len();
-        let kept = Self { stream, model, echo, echo_bytes };
-        Ok(Translated { body: chat.into(), kept, kept_bytes: echo_bytes, names: Names::new(PATHS, origins) })
-    }
-
-    pub(super) fn events(self) -> Events {
-        Events::new(Head::new(self.model, self.echo), self.echo_bytes)
-    }
-
-    /// A whole answer.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub(super) fn answer(self, answer: ChatAnswer) -> Result<Vec<u8>, serde_json::Error> {
-        whole::write(Head::new(self.model, self.echo), answer)
-    }
+/// # Errors
+/// 400 that names the field.
+pub(super) fn read(body: Body) -> Result<Translated<ResponseEcho>, RequestError> {
+    let request::Request { chat, origins, echo } = request::read(body)?;
+    let bytes = held_bytes(&echo);
+    let kept = ResponseEcho { fields: echo, bytes };
+    Ok(Translated { body: chat.into(), kept, names: Names::new(PATHS, origins) })
 }

@@ -1,6 +1,6 @@
 //! A request of the Messages API as one of a chat.
 use camshaft_core::limits::{THINKING_HIGH, THINKING_MEDIUM, THINKING_TOKENS};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::blocks::{self, Ending};
 use super::tools;
@@ -14,27 +14,16 @@ use crate::wire::taken::Taken;
 use crate::wire::translated::refuse;
 use crate::wire::types::messages::REFUSED;
 
-/// The chat, where its messages come from, and whether its answer is streamed.
-pub(super) struct Request {
-    pub(super) chat: Map<String, Value>,
-    pub(super) origins: Vec<Origin>,
-    pub(super) stream: bool,
-}
-
+/// The chat, and where its messages come from.
+///
 /// # Errors
 /// 400 that names the field.
-pub(super) fn read(body: Body) -> Result<Request, RequestError> {
-    let mut fields = Taken::of_body(body.into_parts().0);
+pub(super) fn read(body: Body) -> Result<(Map<String, Value>, Vec<Origin>), RequestError> {
+    let fields = Taken::of_body(body.into_parts().0);
     if !fields.has("max_tokens") {
         return Err(fields.missing("max_tokens"));
     }
-    let stream = fields.flag("stream")?.unwrap_or(false);
-    let (mut chat, origins) = translate(fields)?;
-    if stream {
-        chat.insert("stream".to_owned(), true.into());
-        chat.insert("stream_options".to_owned(), json!({"include_usage": true}));
-    }
-    Ok(Request { chat, origins, stream })
+    translate(fields)
 }
 
 /// As [`read`], of a request to count the tokens of its prompt.

@@ -19,9 +19,6 @@ pub(super) struct Request {
     pub(super) chat: Map<String, Value>,
     pub(super) origins: Vec<Origin>,
     pub(super) echo: Map<String, Value>,
-    pub(super) stream: bool,
-    /// As the client has it, or empty.
-    pub(super) model: String,
 }
 
 /// Texts that the answer repeats.
@@ -39,7 +36,6 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
     }
     let mut fields = Taken::of_body(map);
     refuse(&fields, REFUSED)?;
-    let stream = fields.flag("stream")?.unwrap_or(false);
     let mut echo = echo(&mut fields)?;
     let mut chat = Map::new();
     let mut conversation = Conversation::default();
@@ -55,14 +51,9 @@ pub(super) fn read(body: Body) -> Result<Request, RequestError> {
     read_logprobs(&mut fields, &mut chat)?;
     chat.extend(fields.take("max_output_tokens").map(|most| ("max_completion_tokens".to_owned(), most)));
     fields.take("stream_options");
-    if stream {
-        chat.insert("stream".to_owned(), true.into());
-        chat.insert("stream_options".to_owned(), json!({"include_usage": true}));
-    }
     let mut rest = fields.rest();
     rest.append(&mut chat);
-    let model = rest.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
-    Ok(Request { chat: rest, origins, echo, stream, model })
+    Ok(Request { chat: rest, origins, echo })
 }
 
 fn add_instructions(instructions: Option<String>, conversation: &mut Conversation) {

@@ -1,10 +1,9 @@
 //! Anthropic's Messages API.
 use serde_json::{Value, json};
 
-use super::{answer_of, body_of, calls, chat, chat_answer, check_golden, failure, refusal, stream_of};
+use super::{body_of, refusal};
 use crate::wire::dialect::Dialect::Messages;
 use crate::wire::dialect::counted_chat;
-use crate::wire::sse::Frame;
 
 fn request(more: &Value) -> Value {
     let mut request = json!({"model": "demo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]});
@@ -29,8 +28,7 @@ fn a_request_is_a_chat_with_the_same_fields_under_their_names() {
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
         "stop": ["x"], "user": "u", "service_tier": "auto", "session_id": "s"});
     assert_eq!(got, expected);
-    let streamed = body(&json!({"stream": true}));
-    assert_eq!((&streamed["stream"], &streamed["stream_options"]), (&json!(true), &json!({"include_usage": true})));
+    assert_eq!(body(&json!({"stream": true}))["stream"], true);
     let parts = body(&json!({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}));
     assert_eq!(parts["messages"][0], json!({"role": "system", "content": "a"}));
 }
@@ -136,60 +134,4 @@ fn counting_needs_no_bound_of_the_output() {
         serde_json::to_value(counted_chat(crate::wire::json::parse(&request.to_string()).unwrap()).unwrap().body)
             .unwrap();
     assert_eq!(body["messages"].as_array().unwrap().len(), 2);
-}
-
-#[test]
-fn streams_are_as_anthropics_client_reads_them() {
-    let request = request(&json!({"stream": true}));
-    let golden = |name: &str, frames: &[Frame<'_>]| {
-        check_golden(&format!("messages-{name}.sse"), &stream_of(Messages, &request, frames));
-    };
-    let mut text = chat(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop");
-    text.insert(0, Frame::Comment("x-queue-position: 3".into()));
-    text.insert(3, Frame::Comment("keep-alive".into()));
-    golden("text", &text);
-    let thinking = [json!({"reasoning_content": "hm"}), json!({"reasoning_content": "m"}), json!({"content": "Hi"})];
-    golden("thinking-cut", &chat(&thinking, "length"));
-    golden("tools", &chat(&calls(), "tool_calls"));
-    golden("refusal", &chat(&[json!({"refusal": "I may not."})], "content_filter"));
-    golden("empty", &chat(&[], "stop"));
-    let mut failed = chat(&[json!({"content": "Hel"})], "stop");
-    failed.truncate(2);
-    failed.push(failure("server_error", "overloaded"));
-    golden("failed", &failed);
-    golden("failed-at-once", &[failure("server_error", "deadline_exceeded")]);
-}
-
-#[test]
-fn a_message_has_a_block_for_each_thing_that_the_model_did() {
-    let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": arguments}});
-    let calls = json!([call("call_a", " {\"at\": \"sky\"}"), call("call_b", ""), call("call_c", "{\"at\": \"s")]);
-    let message = json!({"role": "assistant", "content": "I look.", "refusal": null, "reasoning_content": "hm", "tool_calls": calls});
-    let got = answer_of(Messages, &request(&json!({})), &chat_answer(&message, "tool_calls"));
-    let expected = json!({
-        "id": "msg_0", "type": "message", "role": "assistant", "model": "demo",
-        "content": [
-            {"type": "thinking", "thinking": "hm", "signature": ""},
-            {"type": "text", "text": "I look."},
-            {"type": "tool_use", "id": "call_a", "name": "look", "input": {"at": "sky"}},
-            {"type": "tool_use", "id": "call_b", "name": "look", "input": {}},
-            {"type": "tool_use", "id": "call_c", "name": "look", "input": {"incomplete_arguments": "{\"at\": \"s"}},
-        ],
-        "stop_reason": "tool_use", "stop_sequence": null,
-        "usage": {"input_tokens": 19, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2, "output_tokens": 5},
-    });
-    assert_eq!(got, expected);
-    check_golden("messages-whole.json", &serde_json::to_string_pretty(&got).unwrap());
-}
-
-#[test]
-fn each_reason_to_stop_has_its_name() {
-    let check = |finish_reason: &str, expected: &str| {
-        let answer = chat_answer(&json!({"role": "assistant", "content": "x"}), finish_reason);
-        assert_eq!(answer_of(Messages, &request(&json!({})), &answer)["stop_reason"], expected);
-    };
-    check("stop", "end_turn");
-    check("length", "max_tokens");
-    check("content_filter", "refusal");
-    check("tool_calls", "tool_use");
 }

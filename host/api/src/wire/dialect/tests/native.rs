@@ -2,35 +2,12 @@
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{answer_of, body_of, check_golden, data, failure, refusal, stream_of, usage};
+use super::{body_of, refusal};
 use crate::wire::dialect::Dialect::Native;
 use crate::wire::dialect::Framing;
-use crate::wire::sse::Frame;
 
 fn body(request: &Value) -> Value {
     body_of(Native(Framing::Unspecified), request).unwrap()
-}
-
-fn completion(choice: Option<Value>, usage: &Value) -> Value {
-    json!({"id": "cmpl-1", "object": "text_completion", "created": 1_700_000_000, "model": "demo",
-        "choices": choice.into_iter().collect::<Vec<_>>(), "usage": usage})
-}
-
-fn frames() -> Vec<Frame<'static>> {
-    let piece = |text: &str, finish: Option<&str>| {
-        let choice = json!({"text": text, "index": 0, "logprobs": null, "finish_reason": finish});
-        data(&completion(Some(choice), &Value::Null))
-    };
-    let done = Frame::Done;
-    let queued = Frame::Comment("x-queue-position: 2".into());
-    vec![
-        queued,
-        piece("Hel", None),
-        piece("lo", None),
-        piece("", Some("stop")),
-        data(&completion(None, &usage())),
-        done,
-    ]
 }
 
 #[test]
@@ -80,32 +57,4 @@ fn the_accept_header_says_how_an_answer_is_sent() {
     assert!(!streams(Framing::Unspecified, json!({})) && streams(Framing::Unspecified, json!({"stream": true})));
     assert!(streams(Framing::Lines, json!({})) && streams(Framing::Events, json!({})));
     assert!(!streams(Framing::Lines, json!({"stream": false})), "the body has precedence");
-}
-
-#[test]
-fn streams_are_events_or_lines() {
-    let request = json!({"prompt": "ab", "session_id": "s", "stream": true});
-    check_golden("generate.sse", &stream_of(Native(Framing::Unspecified), &request, &frames()));
-    let lines = stream_of(Native(Framing::Lines), &request, &frames());
-    check_golden("generate.ndjson", &lines);
-    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).unwrap().is_object()));
-    let failed = stream_of(Native(Framing::Lines), &request, &[failure("server_error", "worker_lost")]);
-    let error =
-        json!({"error": {"message": "it failed", "type": "server_error", "param": null, "code": "worker_lost"}});
-    assert_eq!(serde_json::from_str::<Value>(&failed).unwrap(), error);
-}
-
-#[test]
-fn a_whole_answer_has_no_choices() {
-    let logprobs = json!({"tokens": ["H"]});
-    let choice = json!({"text": "Hello", "index": 0, "logprobs": logprobs.clone(), "finish_reason": "length"});
-    let got = answer_of(
-        Native(Framing::Unspecified),
-        &json!({"prompt": "a", "session_id": "s"}),
-        &completion(Some(choice), &usage()),
-    );
-    let expected = json!({"id": "gen-0", "object": "generation", "created": 1_700_000_000, "model": "demo",
-        "session_id": "s", "text": "Hello", "logprobs": logprobs, "finish_reason": "length",
-        "usage": {"prompt_tokens": 21, "cached_tokens": 2, "completion_tokens": 5, "total_tokens": 26}});
-    assert_eq!(got, expected);
 }

@@ -1,9 +1,8 @@
 //! OpenAI's Responses API.
 use serde_json::{Value, json};
 
-use super::{answer_of, body_of, calls, chat, chat_answer, check_golden, data, failure, refusal, stream_of};
+use super::{body_of, refusal};
 use crate::wire::dialect::Dialect::Responses;
-use crate::wire::sse::Frame;
 
 fn body(request: &Value) -> Value {
     body_of(Responses, request).unwrap()
@@ -28,8 +27,7 @@ fn a_text_is_a_users_message_and_instructions_are_the_systems() {
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
         "max_completion_tokens": 9});
     assert_eq!(got, expected);
-    let streamed = body(&json!({"input": "hi", "stream": true}));
-    assert_eq!((&streamed["stream"], &streamed["stream_options"]), (&json!(true), &json!({"include_usage": true})));
+    assert_eq!(body(&json!({"input": "hi", "stream": true}))["stream"], true);
 }
 
 #[test]
@@ -104,7 +102,6 @@ fn what_is_not_served_is_refused_by_its_name() {
     check_refused(&json!({"text": {"format": {"type": "xml"}}}), format);
     check_refused(&json!({"metadata": {"a": 1}}), "metadata.a must be a string, got 1");
     check_refused(&json!({"temperature": "hot"}), "temperature must be a number, got a string");
-    check_refused(&json!({"stream": 1}), "stream must be a boolean, got 1");
     check_refused(&json!({"include": [1]}), "include must be a list of strings, got 1");
 }
 
@@ -128,88 +125,4 @@ fn an_input_that_cannot_be_read_names_the_item_and_its_field() {
     check(json!([{"type": "item_reference", "id": "msg_1"}]), stored);
     let long = refusal(Responses, &json!({"input": [{"type": "x".repeat(10_000)}]}));
     assert!(long.chars().count() < 400, "a client's value is cut: {long}");
-}
-
-#[test]
-fn streams_are_as_openais_client_reads_them() {
-    let request =
-        json!({"model": "demo", "input": "hi", "stream": true, "instructions": "be brief", "metadata": {"a": "b"}});
-    let golden = |name: &str, frames: &[Frame<'_>]| {
-        check_golden(&format!("responses-{name}.sse"), &stream_of(Responses, &request, frames));
-    };
-    golden("text", &chat(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop"));
-    let thinking = [json!({"reasoning_content": "hm"}), json!({"reasoning_content": "m"}), json!({"content": "Hi"})];
-    golden("reasoning-cut", &chat(&thinking, "length"));
-    golden("tools", &chat(&calls(), "tool_calls"));
-    golden("refusal", &chat(&[json!({"content": "No: "}), json!({"refusal": "I may not."})], "content_filter"));
-    golden("empty", &chat(&[], "stop"));
-    let mut failed = chat(&[json!({"content": "Hel"})], "stop");
-    failed.truncate(2);
-    failed.push(failure("server_error", "server_error"));
-    golden("failed", &failed);
-    golden("failed-at-once", &[failure("rate_limit_error", "queue_full")]);
-    let list =
-        json!({"content": [{"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}], "refusal": null});
-    let choice = json!({"index": 0, "delta": {"content": "H"}, "logprobs": list, "finish_reason": null});
-    let mut scored = chat(&[], "stop");
-    scored.insert(1, data(&json!({"model": "demo", "choices": [choice]})));
-    golden("logprobs", &scored);
-}
-
-#[test]
-fn a_response_says_everything_that_its_events_say() {
-    let request = json!({"model": "demo", "input": "hi", "temperature": 0.5, "metadata": {"a": "b"},
-        "tools": [{"type": "function", "name": "look", "parameters": {}}], "user": "u", "max_output_tokens": 50});
-    let calls = json!([{"id": "call_a", "type": "function", "function": {"name": "look", "arguments": "{}"}}]);
-    let message = json!({"role": "assistant", "content": "I look.", "refusal": null, "reasoning_content": "hm", "tool_calls": calls});
-    let got = answer_of(Responses, &request, &chat_answer(&message, "tool_calls"));
-    let expected = json!({
-        "id": "resp_0", "object": "response", "created_at": 1_700_000_000, "model": "demo", "status": "completed",
-        "error": null, "incomplete_details": null,
-        "output": [
-            {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}],
-                "status": "completed"},
-            {"type": "message", "id": "msg_2", "status": "completed", "role": "assistant",
-                "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}]},
-            {"type": "function_call", "id": "fc_3", "call_id": "call_a", "name": "look", "arguments": "{}",
-                "status": "completed"},
-        ],
-        "usage": {"input_tokens": 21, "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
-            "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 26},
-        "background": false, "previous_response_id": null, "store": false, "truncation": "disabled", "user": "u",
-        "safety_identifier": null, "prompt_cache_key": null, "service_tier": null, "temperature": 0.5, "top_p": null,
-        "max_output_tokens": 50, "max_tool_calls": null, "top_logprobs": null, "parallel_tool_calls": true,
-        "metadata": {"a": "b"}, "instructions": null,
-        "tools": [{"type": "function", "name": "look", "parameters": {}}], "tool_choice": "auto",
-        "text": {"format": {"type": "text"}}, "reasoning": {"effort": null, "summary": null},
-    });
-    assert_eq!(got, expected);
-    check_golden("responses-whole.json", &serde_json::to_string_pretty(&got).unwrap());
-}
-
-#[test]
-fn a_whole_answer_keeps_its_log_probabilities_and_says_why_it_is_incomplete() {
-    let mut answer = chat_answer(&json!({"role": "assistant", "content": "H"}), "length");
-    let token = json!({"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []});
-    answer["choices"][0]["logprobs"] = json!({"content": [token.clone()], "refusal": null});
-    let got = answer_of(Responses, &json!({"input": "hi"}), &answer);
-    assert_eq!(got["output"][0]["content"][0]["logprobs"], json!([token]));
-    assert_eq!((&got["status"], &got["output"][0]["status"]), (&json!("incomplete"), &json!("incomplete")));
-    assert_eq!(got["incomplete_details"], json!({"reason": "max_output_tokens"}));
-}
-
-#[test]
-fn regression_log_probabilities_beside_an_empty_text_are_told() {
-    let token = json!({"token": "", "logprob": -0.5, "bytes": [195], "top_logprobs": []});
-    let list = json!({"content": [token.clone()], "refusal": null});
-    let choice = json!({"index": 0, "delta": {"content": ""}, "logprobs": list, "finish_reason": null});
-    let mut frames = chat(&[], "stop");
-    frames.insert(1, data(&json!({"model": "demo", "choices": [choice]})));
-    let stream = stream_of(Responses, &json!({"input": "hi", "stream": true}), &frames);
-    let deltas: Vec<&str> = stream.split("\n\n").filter(|frame| frame.contains("output_text.delta")).collect();
-    assert!(deltas.len() == 1 && deltas[0].contains(&token.to_string()), "{stream}");
-    let mut answer = chat_answer(&json!({"role": "assistant", "content": ""}), "length");
-    answer["choices"][0]["logprobs"] = list;
-    let got = answer_of(Responses, &json!({"input": "hi"}), &answer);
-    assert_eq!(got["output"][0]["content"][0]["logprobs"], json!([token]));
 }

@@ -1,9 +1,14 @@
 //! The objects of the Responses API: a response, its items and their parts.
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::wire::chat_answer::{StreamError, Usage};
+use crate::flow::answer::Finish;
+use crate::flow::answer::usage::ResponsesUsage;
+use crate::flow::generation::Totals;
+use crate::flow::request::GenerationRequest;
+use crate::wire::answer::{Answer, ErrorType};
+use crate::wire::dialect::ResponseEcho;
 use crate::wire::stamp;
 
 /// What a response is called, and what it repeats of the request.
@@ -11,7 +16,7 @@ use crate::wire::stamp;
 pub(super) struct Head {
     id: String,
     created_at: u64,
-    pub(super) model: String,
+    model: String,
     echo: Map<String, Value>,
 }
 
@@ -19,10 +24,10 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) status: Status,
-    /// The chat's.
-    pub(super) finish_reason: Option<String>,
-    pub(super) usage: Option<Usage>,
-    pub(super) error: Option<StreamError>,
+    /// `None`: it goes on.
+    pub(super) finish: Option<Finish>,
+    pub(super) totals: Option<Totals>,
+    pub(super) error: Option<ErrorObject>,
 }
 
 /// A response, complete or not.
@@ -33,10 +38,10 @@ pub(super) struct ResponseObject<'a> {
     created_at: u64,
     model: &'a str,
     status: Status,
-    error: Option<ErrorObject<'a>>,
+    error: Option<&'a ErrorObject>,
     incomplete_details: Option<IncompleteDetails>,
     output: &'a [Item],
-    usage: Option<UsageObject>,
+    usage: Option<ResponsesUsage>,
     #[serde(flatten)]
     echo: &'a Map<String, Value>,
 }
@@ -65,30 +70,11 @@ pub(super) enum Item {
 pub(super) enum Part {
     ReasoningText { text: String },
     OutputText { text: String, annotations: [(); 0], logprobs: Logprobs },
-    Refusal { refusal: String },
 }
 
-/// Log-probabilities of tokens, as a chat has them.
+/// Log-probabilities of tokens, as a chat lists them.
 #[derive(Debug, Default)]
-pub(super) struct Logprobs(Option<Box<RawValue>>);
-
-/// The tokens among a chat's log-probabilities.
-#[derive(Debug, Deserialize)]
-struct ChatLogprobs {
-    content: Option<Box<RawValue>>,
-}
-
-impl Logprobs {
-    /// Of a chat's choice.
-    pub(super) fn of(chat: Option<Box<RawValue>>) -> Self {
-        let all = chat.and_then(|all| serde_json::from_str::<ChatLogprobs>(all.get()).ok());
-        Self(all.and_then(|all| all.content).filter(|list| list.get() != "[]"))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-}
+pub(super) struct Logprobs(pub(super) Option<Box<RawValue>>);
 
 impl Serialize for Logprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -105,61 +91,27 @@ pub(super) struct IncompleteDetails {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct ErrorObject<'a> {
+pub(super) struct ErrorObject {
     code: &'static str,
-    message: &'a str,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct UsageObject {
-    input_tokens: u64,
-    input_tokens_details: InputDetails,
-    output_tokens: u64,
-    output_tokens_details: OutputDetails,
-    total_tokens: u64,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-struct InputDetails {
-    cached_tokens: u64,
-    /// What a request leaves in the cache costs nothing.
-    cache_write_tokens: u64,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-struct OutputDetails {
-    reasoning_tokens: u64,
-}
-
-impl From<Usage> for UsageObject {
-    fn from(usage: Usage) -> Self {
-        let cached_tokens = usage.prompt_tokens_details.cached_tokens;
-        let reasoning_tokens = usage.completion_tokens_details.reasoning_tokens;
-        Self {
-            input_tokens: usage.prompt_tokens,
-            input_tokens_details: InputDetails { cached_tokens, cache_write_tokens: 0 },
-            output_tokens: usage.completion_tokens,
-            output_tokens_details: OutputDetails { reasoning_tokens },
-            total_tokens: usage.total_tokens,
-        }
-    }
+    message: String,
 }
 
 impl Head {
-    pub(super) fn new(model: String, echo: Map<String, Value>) -> Self {
-        Self { id: stamp::id("resp_"), created_at: stamp::now(), model, echo }
+    pub(super) fn new(echo: ResponseEcho, request: &GenerationRequest) -> Self {
+        let (id, model) = (stamp::id("resp_"), request.model_name().to_owned());
+        Self { id, created_at: stamp::now(), model, echo: echo.fields }
     }
 }
 
 impl Outcome {
     /// Of a response that has begun.
     pub(super) fn open() -> Self {
-        Self { status: Status::InProgress, finish_reason: None, usage: None, error: None }
+        Self { status: Status::InProgress, finish: None, totals: None, error: None }
     }
 
-    /// The status once the chat has ended.
+    /// The status once the answer has ended.
     pub(super) fn ended(&self) -> Status {
-        match IncompleteDetails::of(self.finish_reason.as_deref()) {
+        match self.finish.and_then(IncompleteDetails::of) {
             Some(_) => Status::Incomplete,
             None => Status::Completed,
         }
@@ -174,36 +126,37 @@ impl<'a> ResponseObject<'a> {
             created_at: head.created_at,
             model: &head.model,
             status: outcome.status,
-            error: outcome.error.as_ref().map(ErrorObject::of),
+            error: outcome.error.as_ref(),
             incomplete_details: match outcome.status {
-                Status::Incomplete => IncompleteDetails::of(outcome.finish_reason.as_deref()),
+                Status::Incomplete => outcome.finish.and_then(IncompleteDetails::of),
                 _ => None,
             },
             output,
-            usage: outcome.usage.map(UsageObject::from),
+            usage: outcome.totals.map(ResponsesUsage::from),
             echo: &head.echo,
         }
     }
 }
 
-impl<'a> ErrorObject<'a> {
-    pub(super) fn of(error: &'a StreamError) -> Self {
-        let code = match error.kind.as_str() {
-            "rate_limit_error" => "rate_limit_exceeded",
-            "invalid_request_error" => "invalid_prompt",
-            _ => "server_error",
+impl From<&Answer> for ErrorObject {
+    fn from(answer: &Answer) -> Self {
+        let error = answer.body().error;
+        let code = match error.kind {
+            ErrorType::RateLimit => "rate_limit_exceeded",
+            ErrorType::InvalidRequest => "invalid_prompt",
+            ErrorType::Authentication | ErrorType::Permission | ErrorType::Server => "server_error",
         };
-        Self { code, message: &error.message }
+        Self { code, message: error.message }
     }
 }
 
 impl IncompleteDetails {
-    /// Of a chat's `finish_reason`. `None`: the response is complete.
-    pub(super) fn of(finish_reason: Option<&str>) -> Option<Self> {
-        match finish_reason {
-            Some("length") => Some(Self { reason: "max_output_tokens" }),
-            Some("content_filter") => Some(Self { reason: "content_filter" }),
-            _ => None,
+    /// `None`: the response is complete.
+    fn of(finish: Finish) -> Option<Self> {
+        match finish {
+            Finish::Length | Finish::Expired => Some(Self { reason: "max_output_tokens" }),
+            Finish::ContentFilter => Some(Self { reason: "content_filter" }),
+            Finish::Stop | Finish::ToolCalls => None,
         }
     }
 }
@@ -221,10 +174,10 @@ impl Item {
         Self::FunctionCall { id: stamp::id("fc_"), call_id, name, arguments: String::new(), status: Status::InProgress }
     }
 
-    /// With these parts; a call has none.
-    pub(super) fn with(mut self, parts: Vec<Part>) -> Self {
-        if let Some(own) = self.parts_mut() {
-            *own = parts;
+    /// With this part; a call has none.
+    pub(super) fn with(mut self, part: Part) -> Self {
+        if let Some(parts) = self.parts_mut() {
+            *parts = vec![part];
         }
         self
     }
@@ -280,14 +233,9 @@ impl Part {
         Self::OutputText { text: String::new(), annotations: [], logprobs: Logprobs::default() }
     }
 
-    pub(super) fn refusal() -> Self {
-        Self::Refusal { refusal: String::new() }
-    }
-
     pub(super) fn text_mut(&mut self) -> &mut String {
         match self {
             Self::ReasoningText { text } | Self::OutputText { text, .. } => text,
-            Self::Refusal { refusal } => refusal,
         }
     }
 }

@@ -1,15 +1,18 @@
-//! Takes a chat's answer apart as it comes: content, thinking and calls, by ids that clients know.
+//! Takes an answer apart as it comes: content, thinking and calls, by ids that clients know. A completion is all content.
+use std::sync::Arc;
+
 use camshaft_core::family::event::Event;
 use camshaft_core::family::parser::Parser;
-use camshaft_core::message::FinishReason;
 
 use super::Finish;
 use crate::flow::form::Parts;
+use crate::flow::notation::Notation;
 use crate::flow::request::GenerationRequest;
+use crate::flow::served::Served;
 
 /// A part of an answer. Calls are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum AnswerPart {
     Content(String),
     Reasoning(String),
     Call {
@@ -24,9 +27,21 @@ pub(super) enum Part {
     },
 }
 
-/// See the module.
+impl AnswerPart {
+    /// What it brings: text, or the name of a call.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Content(text) | Self::Reasoning(text) | Self::Arguments { text, .. } => text,
+            Self::Call { name, .. } => name,
+        }
+    }
+}
+
+/// Splits the text of one choice into its parts.
 #[derive(Debug)]
-pub(super) struct PartReader {
+pub(super) struct PartParser {
+    /// Makes ids of calls.
+    served: Arc<Served>,
     /// `None`: all is content.
     parser: Option<Parser>,
     /// Whitespace at the end of the content so far, which is none of it if a call follows. Of answers that may have calls.
@@ -59,37 +74,38 @@ fn reasoning_tokens(events: &[Event], was_thinking: bool, tokens: u32) -> u64 {
     }
 }
 
-impl PartReader {
+impl PartParser {
     pub(super) fn new(request: &GenerationRequest) -> Self {
         let parts = request.form.parts.as_ref();
         let may_call = parts.is_some_and(|parts| !parts.tools.callable().is_empty());
-        Self { parser: parts.map(Parts::parser), gap: may_call.then(String::new), calls: 0, reasoning_tokens: 0 }
+        let (parser, gap) = (parts.map(Parts::parser), may_call.then(String::new));
+        Self { served: request.served.clone(), parser, gap, calls: 0, reasoning_tokens: 0 }
     }
 
-    /// Takes more of the text, which so many tokens spell.
-    pub(super) fn push(&mut self, request: &GenerationRequest, text: &str, tokens: u32) -> Vec<Part> {
+    /// Takes more of the text. `tokens`: how many that is.
+    pub(super) fn push(&mut self, text: &str, tokens: u32) -> Vec<AnswerPart> {
         let Some(parser) = &mut self.parser else {
-            return if text.is_empty() { Vec::new() } else { vec![Part::Content(text.to_owned())] };
+            return if text.is_empty() { Vec::new() } else { vec![AnswerPart::Content(text.to_owned())] };
         };
         let was_thinking = parser.is_thinking();
         let events = parser.push(text);
         self.reasoning_tokens += reasoning_tokens(&events, was_thinking, tokens);
-        self.parts(request, events)
+        self.parts(events)
     }
 
     /// The text has ended.
-    pub(super) fn finish(&mut self, request: &GenerationRequest) -> Vec<Part> {
+    pub(super) fn finish(&mut self) -> Vec<AnswerPart> {
         let events = self.parser.as_mut().map(Parser::finish).unwrap_or_default();
-        let mut parts = self.parts(request, events);
-        parts.extend(self.take_gap().map(Part::Content));
+        let mut parts = self.parts(events);
+        parts.extend(self.take_gap().map(AnswerPart::Content));
         parts
     }
 
     /// Why the answer ended. One that was cut within a call has ended for its length.
-    pub(super) fn finish_reason(&self, reason: FinishReason) -> Finish {
-        match Finish::from(reason) {
+    pub(super) fn finish_reason(&self, finish: Finish) -> Finish {
+        match finish {
             Finish::Stop if self.calls > 0 => Finish::ToolCalls,
-            reason => reason,
+            finish => finish,
         }
     }
 
@@ -97,22 +113,22 @@ impl PartReader {
         self.reasoning_tokens
     }
 
-    fn parts(&mut self, request: &GenerationRequest, events: Vec<Event>) -> Vec<Part> {
+    fn parts(&mut self, events: Vec<Event>) -> Vec<AnswerPart> {
         let mut parts = Vec::with_capacity(events.len());
         for event in events {
             match event {
-                Event::Content(text) => parts.extend(self.content(text).map(Part::Content)),
+                Event::Content(text) => parts.extend(self.content(text).map(AnswerPart::Content)),
                 Event::Reasoning(text) => {
-                    parts.extend(self.take_gap().map(Part::Content));
-                    parts.push(Part::Reasoning(text));
+                    parts.extend(self.take_gap().map(AnswerPart::Content));
+                    parts.push(AnswerPart::Reasoning(text));
                 }
                 // The model's own id is left out: clients that join several conversations want each id once.
                 Event::ToolCallBegin { index, name, id: _ } => {
                     self.take_gap();
-                    let id = request.call_id();
-                    parts.push(Part::Call { index, id, name });
+                    let id = self.served.notation().map(Notation::call_id).unwrap_or_default();
+                    parts.push(AnswerPart::Call { index, id, name });
                 }
-                Event::ToolArguments { index, delta } => parts.push(Part::Arguments { index, text: delta }),
+                Event::ToolArguments { index, delta } => parts.push(AnswerPart::Arguments { index, text: delta }),
                 Event::ToolCallEnd { .. } => self.calls += 1,
             }
         }

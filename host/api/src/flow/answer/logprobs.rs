@@ -3,7 +3,11 @@ use camshaft_core::ids::Token;
 use camshaft_core::message::TokenLogprob;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+
+use super::WholeChoice;
+use crate::flow::request::{GenerationRequest, Prompt};
 
 /// OpenAI's value for a probability of 0, because JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
@@ -57,15 +61,15 @@ pub(super) struct TextLogprobs {
 
 /// The tokens of an echoed prompt, with where each begins in its text, in characters.
 #[derive(Debug, Clone)]
-pub(super) struct ScoredPrompt {
+struct EchoedPrompt {
     /// Not told yet, the next one last.
     left: Vec<(Token, usize)>,
     began: bool,
 }
 
-impl ScoredPrompt {
+impl EchoedPrompt {
     /// `text`: what the answer's text begins with.
-    pub(super) fn new(vocabulary: &Vocabulary, tokens: &[Token], text: &str) -> Self {
+    fn new(vocabulary: &Vocabulary, tokens: &[Token], text: &str) -> Self {
         let offsets = match vocabulary.offsets(text, tokens) {
             Some(offsets) => characters(text, offsets.iter().map(|(start, _)| *start as usize)),
             // The tokens spell another text, or nobody knows.
@@ -80,7 +84,7 @@ impl ScoredPrompt {
 
     /// Tells the next tokens, which these log-probabilities are of; first of all the first token, which has none. Returns the
     /// log-probabilities that are none of the prompt.
-    pub(super) fn tell<'l>(
+    fn tell<'l>(
         &mut self,
         vocabulary: &Vocabulary,
         logprobs: &'l [TokenLogprob],
@@ -118,7 +122,7 @@ fn characters(text: &str, offsets: impl Iterator<Item = usize>) -> Vec<usize> {
 
 /// Where in a choice's text the next token begins, in characters. One that several tokens spell counts where it is complete.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TextOffset {
+struct TextOffset {
     characters: usize,
     /// Of a character that is not complete.
     open: Vec<u8>,
@@ -126,7 +130,7 @@ pub(super) struct TextOffset {
 
 impl TextOffset {
     /// Behind a text.
-    pub(super) fn after(text: &str) -> Self {
+    fn after(text: &str) -> Self {
         Self { characters: text.chars().count(), open: Vec::new() }
     }
 
@@ -160,17 +164,61 @@ impl TextOffset {
     }
 }
 
+/// The log-probabilities of a completion's choice as it comes, and the prompt that it echoes.
+#[derive(Debug, Clone)]
+pub(super) struct TextProgress {
+    offset: TextOffset,
+    /// Of the prompt that it echoes, if that has log-probabilities.
+    scored: Option<EchoedPrompt>,
+}
+
+impl TextProgress {
+    pub(super) fn new(request: &GenerationRequest, prompt: &Prompt) -> Self {
+        let scores = || EchoedPrompt::new(&request.vocabulary, &prompt.tokens, &prompt.echo);
+        Self { offset: TextOffset::after(&prompt.echo), scored: request.scores_prompts.then(scores) }
+    }
+
+    /// What the choice begins with: the prompt if it is echoed, and the first token of one that is scored, which has no
+    /// log-probability.
+    pub(super) fn opening(
+        &mut self,
+        request: &GenerationRequest,
+        index: usize,
+    ) -> Option<(String, Option<TextLogprobs>)> {
+        let echo = request.choices().nth(index).map(|prompt| prompt.echo.clone()).unwrap_or_default();
+        let is_scored = self.scored.is_some();
+        (is_scored || !echo.is_empty()).then(|| (echo, is_scored.then(|| self.logprobs(&request.vocabulary, &[]))))
+    }
+
+    pub(super) fn logprobs(&mut self, vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> TextLogprobs {
+        text(vocabulary, tokens, &mut self.offset, self.scored.as_mut())
+    }
+}
+
+/// Of a whole completion's choice, which is one of those that are answered, if they are wanted.
+pub(super) fn of_text(request: &GenerationRequest, index: usize, choice: &WholeChoice) -> Option<TextLogprobs> {
+    let prompt = request.prompts.get(index / request.settings.n as usize)?;
+    let wanted = request.logprobs.is_some();
+    wanted.then(|| TextProgress::new(request, prompt).logprobs(&request.vocabulary, &choice.logprobs))
+}
+
+/// Of a response's text: a list of tokens as JSON.
+pub(super) fn list(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<Box<RawValue>> {
+    let list = (!tokens.is_empty()).then_some(ChatTokens { vocabulary, tokens })?;
+    serde_json::value::to_raw_value(&list).ok()
+}
+
 pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -> ChatLogprobs<'a> {
     ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None }
 }
 
 /// `offset` is where the first token begins; this moves it behind the last one. Before them come the tokens of an echoed
 /// `prompt`, if it is scored.
-pub(super) fn text(
+fn text(
     vocabulary: &Vocabulary,
     tokens: &[TokenLogprob],
     offset: &mut TextOffset,
-    prompt: Option<&mut ScoredPrompt>,
+    prompt: Option<&mut EchoedPrompt>,
 ) -> TextLogprobs {
     let mut out = TextLogprobs::default();
     let tokens = prompt.map_or(tokens, |prompt| prompt.tell(vocabulary, tokens, &mut out));
@@ -269,7 +317,7 @@ mod tests {
     fn a_scored_prompt_comes_first_and_its_first_token_has_no_log_probability() {
         let (vocabulary, tokens) = drawn();
         let prompt = [Token(1), Token(2), Token(0)];
-        let mut scored = ScoredPrompt::new(&vocabulary, &prompt, "\u{20ac}a");
+        let mut scored = EchoedPrompt::new(&vocabulary, &prompt, "\u{20ac}a");
         let told = |token, logprob| TokenLogprob { token: Token(token), logprob, top: Vec::new(), skipped: 0 };
         let mut offset = TextOffset::after("\u{20ac}a");
         // It comes in parts, of which the last one has what is generated, too.
@@ -287,7 +335,7 @@ mod tests {
     #[test]
     fn a_prompt_of_one_token_is_told_without_any_log_probability() {
         let (vocabulary, _) = drawn();
-        let mut scored = ScoredPrompt::new(&vocabulary, &[Token(0)], "a");
+        let mut scored = EchoedPrompt::new(&vocabulary, &[Token(0)], "a");
         let got = serde_json::to_value(text(&vocabulary, &[], &mut at(1), Some(&mut scored))).unwrap();
         assert_eq!(got, json!({"tokens": ["a"], "token_logprobs": [null], "top_logprobs": [null], "text_offset": [0]}));
     }
@@ -297,7 +345,7 @@ mod tests {
         let vocabulary = Vocabulary::new([" a", "b"], Vec::new());
         let tokens = [Token(0), Token(1), Token(1)];
         let of = |text| {
-            ScoredPrompt::new(&vocabulary, &tokens, text).left.iter().rev().map(|(_, at)| *at).collect::<Vec<_>>()
+            EchoedPrompt::new(&vocabulary, &tokens, text).left.iter().rev().map(|(_, at)| *at).collect::<Vec<_>>()
         };
         assert_eq!(of("abb"), [0, 1, 2], "the vocabulary puts a space in front");
         assert_eq!(of(" abb"), [0, 2, 3]);
