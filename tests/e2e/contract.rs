@@ -65,6 +65,10 @@ fn generate() -> Value {
     json!({"model": "demo", "temperature": 0, "max_tokens": 4, "prompt": "1, 2, 3,", "session_id": "numbers"})
 }
 
+fn rerank() -> Value {
+    json!({"model": "embedder", "query": "rain", "documents": ["sun"]})
+}
+
 fn embed() -> Value {
     json!({"model": "embedder", "input": "ab"})
 }
@@ -81,6 +85,7 @@ fn public() -> Vec<Endpoint> {
     let message = json!({"role": "user", "content": "Hi"});
     let infer = json!({"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]});
     vec![
+        get("/", &[]),
         get("/healthz", HEALTH),
         get("/health", HEALTH),
         get("/readyz", &["status"]),
@@ -100,6 +105,7 @@ fn public() -> Vec<Endpoint> {
             &["id", "output", "usage"],
         ),
         post("/v1/messages", json!({"model": "demo", "max_tokens": 4, "messages": [message]}), &["content", "usage"]),
+        post("/v1/responses/input_tokens", json!({"model": "demo", "input": "hi"}), &["object", "input_tokens"]),
         post("/v1/messages/count_tokens", json!({"model": "demo", "messages": [message]}), &["input_tokens"]),
         post("/v1/chat/template", json!({"model": "demo", "messages": [message]}), &["prompt", "tokens"]),
         post("/v1/generate", generate(), &["text", "session_id", "usage"]),
@@ -110,7 +116,9 @@ fn public() -> Vec<Endpoint> {
         post("/v1/detokenize", json!({"model": "demo", "tokens": [5]}), &["text"]),
         post("/v1/embeddings", embed(), &["data", "usage"]),
         post("/embeddings", embed(), &["data", "usage"]),
-        post("/v1/rerank", json!({"model": "embedder", "query": "rain", "documents": ["sun"]}), &["results"]),
+        post("/v1/rerank", rerank(), &["results"]),
+        post("/rerank", rerank(), &["results"]),
+        post("/v2/rerank", rerank(), &["results"]),
         post("/v1/score", json!({"model": "embedder", "text_1": "rain", "text_2": "sun"}), &["data"]),
         post("/predict", predict(), PREDICTED),
         post("/v1/models/linear/predict", json!({"input": [[1, 2, 3]]}), PREDICTED),
@@ -255,7 +263,7 @@ fn refused(response: &Response, path: &str, (status, code): (u16, &str)) {
     assert_eq!(response.status, status, "{path}: {}", response.text());
     assert!(response.header("x-request-id").is_some_and(|id| !id.is_empty()), "{path}: {response:?}");
     let body = response.json();
-    if path == "/v2" || path.starts_with("/v2/") {
+    if path == "/v2" || path.starts_with("/v2/") && path != "/v2/rerank" {
         assert!(body["error"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
     } else if path.starts_with("/v1/messages") {
         assert!(body["type"] == "error" && body["error"]["message"].is_string(), "{path}: {body}");

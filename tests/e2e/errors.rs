@@ -138,7 +138,6 @@ fn routes() -> Vec<Case> {
     let media = |name, request| Case { code: Some("unsupported_media_type"), ..case(name, request, 415) };
     vec![
         Case { words: &["/v1/nope"], ..unknown("an unknown path", Request::get("/v1/nope")) },
-        unknown("the root", Request::get("/")),
         unknown("a path one too long", Request::post("/v1/chat/completions/x", &json!({}))),
         Case { words: &["GET"], ..method("the wrong method", Request::get(CHAT)) },
         method("another wrong method", Request::new("DELETE", "/v1/models")),

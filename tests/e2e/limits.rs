@@ -45,11 +45,11 @@ fn numbers_are_accepted_at_their_bounds_and_refused_past_them() {
         ("frequency_penalty", vec![json!(-2), json!(2)], vec![json!(-2.001), json!(2.001)], ["-2", "2"]),
         ("presence_penalty", vec![json!(-2), json!(2)], vec![json!(-2.001), json!(2.001)], ["-2", "2"]),
         ("repeat_penalty", vec![json!(0.01), json!(10)], vec![json!(0), json!(10.001)], ["0.01", "10"]),
-        ("top_k", vec![json!(0), json!(1_000_000)], vec![json!(-1), json!(1_000_001)], ["0", "1000000"]),
+        ("top_k", vec![json!(0), json!(-1), json!(1_000_000)], vec![json!(-2), json!(1_000_001)], ["-1", "1000000"]),
         ("repeat_last_n", vec![json!(0), json!(4096)], vec![json!(-1), json!(4097)], ["0", "4096"]),
         (
             "n",
-            vec![json!(1), json!(128)],
+            vec![json!(1), json!(128), json!(1.0)],
             vec![json!(0), json!(129), json!(-1), json!(i64::MIN), json!(u64::MAX)],
             ["1", "128"],
         ),
@@ -69,7 +69,10 @@ fn numbers_are_accepted_at_their_bounds_and_refused_past_them() {
         }
         for value in bad {
             let body = json!({field: value, "logprobs": true});
-            refused(&chat(&server, &body), (field, &bounds), &body);
+            let response = chat(&server, &body);
+            refused(&response, (field, &[]), &body);
+            let message = error_of(&response)["message"].as_str().unwrap().to_owned();
+            assert!(bounds.iter().any(|bound| message.contains(bound)), "{body}: {message}");
         }
         for value in [json!("hot"), json!(true), json!([1]), json!({})] {
             let body = json!({field: value, "logprobs": true});
@@ -96,8 +99,8 @@ fn numbers_are_accepted_at_their_bounds_and_refused_past_them() {
 fn lists_are_accepted_at_their_maximum_length_and_refused_past_it() {
     let server = Setup::new().start();
     let stops = |count: usize| json!({"stop": (0..count).map(|i| format!("stop {i}")).collect::<Vec<_>>()});
-    accepted(&chat(&server, &stops(4)), &json!("4 stop strings"));
-    refused(&chat(&server, &stops(5)), ("stop", &["4", "5"]), &json!("5 stop strings"));
+    accepted(&chat(&server, &stops(16)), &json!("16 stop strings"));
+    refused(&chat(&server, &stops(17)), ("stop", &["16", "17"]), &json!("17 stop strings"));
     accepted(&chat(&server, &json!({"stop": "x".repeat(512)})), &json!("a stop string of 512 bytes"));
     refused(&chat(&server, &json!({"stop": "x".repeat(513)})), ("stop", &["512", "513"]), &json!("513 bytes"));
 

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 /// The refusal of too many `min_tokens`, which names the bound of `max_tokens` that holds now.
 fn bound(server: &Server) -> String {
-    let body = json!({"model": "demo", "prompt": "a", "min_tokens": 1_000_000});
-    server.client.post("/v1/completions", &body).json()["error"]["message"].as_str().unwrap_or_default().to_owned()
+    let body = json!({"model": "demo", "messages": [{"role": "user", "content": "a"}], "min_tokens": 1_000_000});
+    server.client.post("/v1/chat/completions", &body).json()["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
 fn last_reload(server: &Server) -> Value {
@@ -24,7 +24,7 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
     server.write_config("[limits]\nmax-tokens = 22\n[log]\nlevel = \"debug\"\n[queue]\nhigh-watermark = 3\n");
     eventually("the new bound is in force", || {
         let message = bound(&server);
-        if message.contains("between 0 and 22") { Ok(()) } else { Err(message) }
+        if message.contains("(22)") { Ok(()) } else { Err(message) }
     });
     let report = last_reload(&server);
     assert_eq!(
@@ -38,14 +38,14 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
         let said = report["error"].as_str().unwrap_or_default().contains("high-watermark");
         if said { Ok(()) } else { Err(report) }
     });
-    assert!(bound(&server).contains("between 0 and 22"));
+    assert!(bound(&server).contains("(22)"));
     server.write_config("[limits]\nconnections = 77\nmax-tokens = 44\n[log]\n[queue]\n");
     server.signal(Signal::HUP);
     eventually("what needs a restart is said", || {
         let report = last_reload(&server);
         if report["needs_restart"] == json!(["limits.connections"]) { Ok(()) } else { Err(report) }
     });
-    assert!(bound(&server).contains("between 0 and 44"));
+    assert!(bound(&server).contains("(44)"));
     let keys = server.admin.get("/admin/config").json();
     // A key that needs a restart is shown with the value in force.
     assert_eq!(keys["keys"]["limits.connections"]["value"], 1024, "{keys}");

@@ -14,10 +14,10 @@ fn assert_exit(finished: &Finished, code: i32, words: &[&str]) {
 
 /// The bound of `max_tokens`, from the refusal of too many `min_tokens`.
 fn bound(server: &Server) -> String {
-    let body = json!({"model": "demo", "prompt": "a", "min_tokens": 1_000_000});
-    let message = server.client.post("/v1/completions", &body).json()["error"]["message"].clone();
+    let body = json!({"model": "demo", "messages": [{"role": "user", "content": "a"}], "min_tokens": 1_000_000});
+    let message = server.client.post("/v1/chat/completions", &body).json()["error"]["message"].clone();
     let message = message.as_str().expect("a refusal");
-    message.split("and ").nth(1).and_then(|rest| rest.split(',').next()).expect("names the bound").to_owned()
+    message.split('(').nth(1).and_then(|rest| rest.split(')').next()).expect("names the bound").to_owned()
 }
 
 #[test]

@@ -52,6 +52,9 @@ fn the_dashboard_and_the_alerts_name_only_what_is_exported_and_the_documentation
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     let streamed = serde_json::json!({"model": "demo", "prompt": "x", "max_tokens": 1, "stream": true});
     server.client.stream("/v1/completions", &streamed).finish();
+    let predicted = serde_json::json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}],
+        "prediction": {"type": "content", "content": "b"}});
+    server.client.ask("/v1/chat/completions", &predicted);
     server.admin.post("/admin/reload", &serde_json::json!({}));
     server.policies.put("validator", "10-limits.toml", "[policy]\ncanary = 0.5\n[settings]\nmax-tokens = 4096\n");
     server.wait_for_policy(("validator", "limits"), |entry| !entry["canary"].is_null());

@@ -96,8 +96,8 @@ fn what_the_model_does_not_take_is_refused_with_input_axis_and_both_values() {
     check(linear(json!([1, 2, 3])), Some("input"), "input x must have 2 axes ([-1, 3], -1: any length), got 1");
     check(linear(json!([])), Some("input"), "input x must have 2 axes");
     check(linear(json!([[], []])), Some("input"), "axis 1 of input x must be 3, got 0");
-    check(linear(json!([[1, 2, 3], [1]])), Some("input"), "lists along its axis 1 have 3 and 1 entries");
-    check(linear(json!([[1, 2, "a"]])), Some("input"), "it holds a string");
+    check(linear(json!([[1, 2, 3], [1]])), Some("input[1]"), "lists along its axis 1 have 3 and 1 entries");
+    check(linear(json!([[1, 2, "a"]])), Some("input[0][2]"), "it holds a string");
     check(linear(json!([[1, 2, 1e39]])), Some("input"), "number 2 of input must be FP32");
     check(linear(json!([[1, 2, true]])), Some("input"), "number 2 of input must be FP32, got true");
     check(

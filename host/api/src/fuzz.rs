@@ -15,25 +15,22 @@ use camshaft_core::policy::{
 };
 use serde_json::Value;
 
-use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
-use crate::flow::aside::Aside;
 use crate::flow::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
 use crate::flow::caller::Caller;
-use crate::flow::chosen::Chosen;
-use crate::flow::context::ParseContext;
+use crate::flow::context::ReadContext;
 use crate::flow::control::{Control, Reloaded};
 use crate::flow::error::FlowError;
-use crate::flow::generate;
+use crate::flow::generate::Generates;
 use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::{ModelHealth, Readiness};
-use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::reading::Reading;
+use crate::flow::request::GenerationRequest;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
-use crate::wire::dialect::{Dialect, Framing};
-use crate::wire::json::Body;
-use crate::wire::{json, sse};
+use crate::wire::dialect::{Dialect, Framing, Served};
+use crate::wire::sse;
 
 /// Policies that decide nothing.
 #[derive(Debug)]
@@ -148,24 +145,30 @@ impl Parsers {
         public_router(self.api.clone(), PublicAccess { host: None, cors_origins })
     }
 
-    /// # Errors
-    /// 400, 403 or 404: the body is malformed, or names another model.
-    pub(crate) fn parse(&self, endpoint: Endpoint, body: &Body) -> Result<GenerationRequest, FlowError> {
-        let (aside, answers, chosen) = (&Aside::default(), &Answers::default(), &Chosen::default());
-        generate::parse(endpoint, ParseContext { api: &self.api, caller: &self.caller, aside, answers, chosen }, body)
+    fn read<B: Generates>(&self, request: &B) -> Result<GenerationRequest, FlowError> {
+        let found = &self.api.model_of(&request.wish(), &self.caller)?;
+        let reading = &Reading::default();
+        request.generation(ReadContext { api: &self.api, caller: &self.caller, found, reading })
     }
 
-    /// Parses a body for both endpoints, as it is and as one in each other shape, and checks the bounds of what it accepts.
+    /// # Errors
+    /// 400, 403 or 404: the body is malformed, or names another model.
+    pub(crate) fn parse(&self, dialect: Dialect, text: &str) -> Result<GenerationRequest, FlowError> {
+        match dialect.read(text)? {
+            Served::Chat(converted) => self.read(&converted.body.request),
+            Served::Completion(converted) => self.read(&converted.body.request),
+        }
+    }
+
+    /// Reads a body as a request of each API, and checks the bounds of what it accepts.
     ///
     /// # Panics
     /// If an accepted request is out of bounds.
     pub fn request(&self, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        let Ok(body) = json::parse(text) else { return };
         let native = Dialect::Native(Framing::Lines);
         for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Responses, Dialect::Messages, native] {
-            let Ok(read) = dialect.read(body.clone()) else { continue };
-            match self.parse(generate::endpoint(dialect), &read.body) {
+            match self.parse(dialect, text) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);
                     for prompt in &request.prompts {

@@ -14,6 +14,7 @@ mod counters;
 pub mod embed;
 pub mod engine;
 pub mod engine_loop;
+pub mod fair_queue;
 pub mod fake;
 pub mod family;
 pub mod fcfs;

@@ -45,7 +45,7 @@ pub const COMPLETION_LOGPROBS: Range = Range { min: 0.0, max: 5.0 };
 /// Maximum entries of `logit_bias`.
 pub const LOGIT_BIAS_ENTRIES: usize = 1024;
 /// Maximum stop strings of a request, and maximum bytes of one.
-pub const STOP_STRINGS: usize = 4;
+pub const STOP_STRINGS: usize = 16;
 pub const STOP_BYTES: usize = 512;
 /// Maximum `stop_token_ids` of a request.
 pub const STOP_TOKENS: usize = 128;
@@ -99,7 +99,7 @@ pub const TOOLS: usize = 128;
 /// Maximum bytes of the descriptions and parameters of a request's tools, as JSON.
 pub const TOOLS_BYTES: usize = 512 << 10;
 /// Maximum bytes of a tool's name.
-pub const TOOL_NAME_BYTES: usize = 64;
+pub const TOOL_NAME_BYTES: usize = 128;
 /// Maximum calls of an answer. What begins as another is text.
 pub const CALLS: usize = 128;
 /// Maximum bytes of a grammar: of a JSON schema, or of a text in Lark or GBNF.

@@ -18,7 +18,8 @@ mod scheduling;
 mod status;
 
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -206,6 +207,36 @@ pub struct Target<'a> {
     pub endpoint: Endpoint,
 }
 
+/// A request's body as JSON text, which is written when a policy first asks for it.
+#[derive(Clone)]
+pub struct BodyText(Arc<LazyLock<String, Box<dyn FnOnce() -> String + Send>>>);
+
+impl BodyText {
+    pub fn new(write: impl FnOnce() -> String + Send + 'static) -> Self {
+        Self(Arc::new(LazyLock::new(Box::new(write))))
+    }
+}
+
+impl From<String> for BodyText {
+    fn from(text: String) -> Self {
+        Self::new(|| text)
+    }
+}
+
+impl Deref for BodyText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for BodyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BodyText")
+    }
+}
+
 /// A generation request, as validator policies see it.
 #[derive(Debug, Clone)]
 pub struct ValidateRequest {
@@ -219,7 +250,7 @@ pub struct ValidateRequest {
     /// Tokens that the tenant's account is charged in advance, prompts and output together.
     pub estimated_cost: u64,
     /// One JSON object.
-    pub body: String,
+    pub body: BodyText,
     pub prompt_tokens: u32,
     pub max_tokens: u32,
     pub max_tokens_set: bool,

@@ -233,7 +233,7 @@ fn validate_request() -> ValidateRequest {
         principal: String::new(),
         marks: Default::default(),
         estimated_cost: 105,
-        body: format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(4000)),
+        body: format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(4000)).into(),
         prompt_tokens: 1000,
         max_tokens: 100,
         max_tokens_set: true,

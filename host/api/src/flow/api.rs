@@ -10,7 +10,6 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
 use camshaft_core::sampling::SamplingDefaults;
-use serde_json::{Map, Value};
 use tokio::sync::{Semaphore, watch};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
@@ -25,9 +24,6 @@ use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::served::Served;
-use crate::flow::template_use::INLINE_PLACES;
-use crate::flow::turns::Turns;
-use crate::wire::fields::Fields;
 
 /// Limits that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,16 +93,8 @@ pub struct Api {
     operators: Vec<String>,
     pub(crate) kernels: String,
     pub(crate) metrics: HttpMetrics,
-    /// Of tenants at reading long bodies.
-    pub(crate) turns: Arc<Turns>,
-    /// Of tenants at reading short ones with chat templates.
-    pub(crate) short_turns: Arc<Turns>,
-    /// Places for chats that are rendered on the threads of the runtime.
-    pub(crate) inline: Arc<Semaphore>,
     /// A place for the component that is examined.
     pub(crate) policy_checks: Arc<Semaphore>,
-    /// Of tenants at reading very long ones, on threads that let others go first.
-    pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
     next_request: AtomicU64,
@@ -146,10 +134,6 @@ impl Api {
             operators,
             kernels,
             metrics,
-            turns: Arc::default(),
-            bulk_turns: Arc::default(),
-            short_turns: Arc::new(Turns::of_short_bodies()),
-            inline: Arc::new(Semaphore::new(INLINE_PLACES)),
             policy_checks: Arc::new(Semaphore::new(1)),
             cut,
             next_request,
@@ -282,25 +266,11 @@ impl Api {
     /// # Errors
     /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use, 503 for one
     /// that is not in memory.
-    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
-        let (catalog, session) = (self.catalog(), fields.text("session_id").ok().flatten());
-        let falls_back = !OF_ONE_MODEL.iter().any(|name| fields.get(name).is_some_and(|value| !is_empty(value)))
-            && !OF_TOKENS.iter().any(|name| fields.ids(name).is_some());
-        let asked = Asked { falls_back, session, ..Asked::by(&catalog, caller) };
-        if let Some(name) = fields.text("model")? {
-            return asked.named(name);
-        }
-        asked.only(&catalog.entries().collect::<Vec<_>>())
-    }
-
-    /// As [`Api::model_of`], and no other in its place: for what only that model can tell.
-    ///
-    /// # Errors
-    /// As [`Api::model_of`].
-    pub(crate) fn model_itself(&self, fields: &Fields<'_>, caller: &Caller) -> Result<Found, FlowError> {
+    pub(crate) fn model_of(&self, wish: &ModelWish<'_>, caller: &Caller) -> Result<Found, FlowError> {
         let catalog = self.catalog();
-        let asked = Asked { falls_back: false, ..Asked::by(&catalog, caller) };
-        match fields.text("model")? {
+        let ModelWish { name, session, falls_back } = *wish;
+        let asked = Asked { falls_back, session, ..Asked::by(&catalog, caller) };
+        match name {
             Some(name) => asked.named(name),
             None => asked.only(&catalog.entries().collect::<Vec<_>>()),
         }
@@ -391,6 +361,16 @@ impl Replaced {
     }
 }
 
+/// What a request says of the model that it wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ModelWish<'a> {
+    /// `None`: the only one.
+    pub(crate) name: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
+    /// Another model may take its place. Not where the request has what means something to one model alone: adapters, tokens.
+    pub(crate) falls_back: bool,
+}
+
 /// A model that was found, and the one that was meant, where it stands in for another.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -415,15 +395,6 @@ impl Listed {
         let name = adapters::name(model, &adapter.id);
         Self { name, created: adapter.created, parent: Some(model.to_owned()) }
     }
-}
-
-/// Fields that mean something of one model alone: its adapters, or tokens of its vocabulary. Another one cannot serve them.
-const OF_ONE_MODEL: [&str; 3] = ["lora", "logit_bias", "stop_token_ids"];
-/// The same, where they hold token ids.
-const OF_TOKENS: [&str; 3] = ["prompt", "tokens", "input"];
-
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
 /// A look for a model.

@@ -1,60 +1,55 @@
-//! Parses the body of a plain completion.
+//! Reads a plain completion for its model.
 use camshaft_core::ids::Token;
-use camshaft_core::limits;
+use camshaft_core::vocabulary::Vocabulary;
 
 use crate::flow::constrain;
-use crate::flow::context::ParseContext;
+use crate::flow::context::{self, ReadContext};
 use crate::flow::error::FlowError;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::flow::served::Served;
-use crate::wire::fields::Fields;
-use crate::wire::format;
-use crate::wire::input::{self, InputContent};
-use crate::wire::json::Body;
-use crate::wire::tokens;
-use crate::wire::types::known;
+use crate::wire::error::RequestError;
+use crate::wire::types::completions::CompletionRequest;
+use crate::wire::types::values::{Input, Whole};
+use crate::wire::{format, settings};
 
 const PROMPT: &str = "prompt";
 const SUFFIX: &str = "suffix";
 
 /// # Errors
-/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
-    let fields = body.fields();
-    context.known(&fields, &known::COMPLETIONS);
-    let served = &context.model(&fields)?;
+/// 400 or 403: the model cannot do what is asked, or the caller may not.
+pub(crate) fn read(context: ReadContext<'_>, request: &CompletionRequest) -> Result<GenerationRequest, FlowError> {
+    let (served, fields) = (context.served(), &request.generation);
     served.pool()?;
-    let adapters = context.adapters(&fields, served)?;
-    let settings = context.settings(&fields, served, Endpoint::Completion)?;
-    let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
-    let form = constrain::text(context, served, format::read(&fields)?)?;
-    let echo = fields.flag("echo")?.unwrap_or(false);
+    let echo = request.echo.unwrap_or(false);
+    let adapters = context::adapters(context.caller, context.found, fields.lora.as_deref(), fields.model.as_deref())?;
+    let settings = context.settings(fields, Endpoint::Completion, echo)?;
+    let form = constrain::text(context, format::read(fields)?)?;
     // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
     // wants control tokens sends token ids.
-    let parse_special = fields.flag("parse_special")?.unwrap_or(false);
+    let parse_special = request.parse_special.unwrap_or(false);
     let info = &served.text()?.info;
-    let gap = suffix(context, &fields, served)?;
+    let gap = suffix(context, request)?;
     let most = context.most_read(&settings, info.context_tokens);
     let mut prompts = Vec::new();
-    for input in input::read(&fields, PROMPT, limits::PROMPTS, &info.vocabulary)? {
+    for (_, input) in request.prompt.iter().flat_map(|prompt| inputs(prompt, PROMPT)) {
         context.check()?;
-        let (mut tokens, text) = match input.content {
-            InputContent::Text(text) => (context.tokenize(served, (&text, parse_special), most)?, Some(text)),
-            InputContent::Tokens(tokens) => (tokens, None),
+        let (mut tokens, text) = match input {
+            OneInput::Text(text) => (context.tokenize((text, parse_special), most)?, Some(text)),
+            OneInput::Tokens(ids, path) => (settings::tokens(ids, &path, info.vocabulary.size())?, None),
         };
         if let Some(gap) = &gap {
             tokens = gap.around(tokens);
         }
         let all = tokens.len();
-        let mut prompt = context.prompt(tokens, served, &settings, PROMPT)?;
+        let mut prompt = context.prompt(tokens, &settings, PROMPT)?;
         if echo {
             // What was cut off is no part of it.
-            let text = text.filter(|_| prompt.tokens.len() == all);
-            prompt.echo = text.unwrap_or_else(|| tokens::text(&info.vocabulary, &prompt.tokens));
+            let text = text.filter(|_| prompt.tokens.len() == all).map(str::to_owned);
+            prompt.echo = text.unwrap_or_else(|| text_of(&info.vocabulary, &prompt.tokens));
         }
         prompts.push(prompt);
     }
     let vocabulary = info.vocabulary.clone();
+    let logprobs = request.logprobs.map(Whole::get);
     let (served, scores_prompts) = (served.clone(), echo && logprobs.is_some());
     GenerationRequest {
         endpoint: Endpoint::Completion,
@@ -68,6 +63,33 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
         scores_prompts,
     }
     .check_choices()
+}
+
+/// A text or a list of token ids.
+#[derive(Debug, Clone)]
+pub(crate) enum OneInput<'a> {
+    Text(&'a str),
+    /// With their path in the body.
+    Tokens(&'a [u32], String),
+}
+
+/// The texts and lists of ids of the field `name`, each with its path in the body.
+pub(crate) fn inputs<'a>(input: &'a Input, name: &str) -> Vec<(String, OneInput<'a>)> {
+    let path = |i: usize| format!("{name}[{i}]");
+    let ids = |ids: &'a [u32], path: String| (path.clone(), OneInput::Tokens(ids, path));
+    match input {
+        Input::Text(text) => vec![(name.to_owned(), OneInput::Text(text))],
+        Input::Tokens(list) => vec![ids(list, name.to_owned())],
+        Input::Texts(texts) => texts.iter().enumerate().map(|(i, text)| (path(i), OneInput::Text(text))).collect(),
+        Input::TokenLists(lists) => lists.iter().enumerate().map(|(i, list)| ids(list, path(i))).collect(),
+    }
+}
+
+/// The text of tokens. Replaces bytes that are not UTF-8.
+pub(crate) fn text_of(vocabulary: &Vocabulary, tokens: &[Token]) -> String {
+    let bytes: Vec<u8> =
+        tokens.iter().flat_map(|&token| vocabulary.token_bytes(token).unwrap_or_default()).copied().collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A text with a gap, which the model fills in: the tokens before its beginning, and all that comes behind it.
@@ -92,26 +114,28 @@ impl Gap {
     }
 }
 
-/// Reads `suffix`: what comes behind the gap.
+/// What comes behind the gap.
 ///
 /// # Errors
 /// 400 for a model without tokens for a gap, and beside fields that speak of the prompt as one text.
-fn suffix(context: ParseContext<'_>, fields: &Fields<'_>, served: &Served) -> Result<Option<Gap>, FlowError> {
-    let Some(text) = fields.text(SUFFIX)?.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let info = &served.text()?.info;
+fn suffix(context: ReadContext<'_>, request: &CompletionRequest) -> Result<Option<Gap>, FlowError> {
+    let Some(text) = request.suffix.as_ref().filter(|text| !text.is_empty()) else { return Ok(None) };
+    let info = &context.served().text()?.info;
     let Some(infill) = info.infill else {
         let message = "suffix is not supported by this model: its vocabulary has no tokens for a gap in a text";
         return Err(FlowError::field(SUFFIX, message));
     };
-    for name in ["echo", "truncate_prompt_tokens"] {
-        if fields.get(name).is_some_and(|value| *value != serde_json::Value::Bool(false)) {
-            return Err(FlowError::field(SUFFIX, format!("suffix may not be set together with {name}")));
-        }
+    let beside = [
+        ("echo", request.echo == Some(true)),
+        ("truncate_prompt_tokens", request.generation.truncate_prompt_tokens.is_some()),
+    ];
+    if let Some((name, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(RequestError::field(SUFFIX, format!("suffix may not be set together with {name}")).into());
     }
-    let mut begin = context.tokenize(served, ("", false), info.context_tokens)?;
+    let mut begin = context.tokenize(("", false), info.context_tokens)?;
     let own = begin.len();
     begin.push(infill.prefix);
-    let after = context.tokenize(served, (text, false), info.context_tokens)?;
+    let after = context.tokenize((text, false), info.context_tokens)?;
     let after = after.strip_prefix(&begin[..own]).unwrap_or(&after);
     let end = [&[infill.suffix][..], after, &[infill.middle]].concat();
     Ok(Some(Gap { begin, own, end }))

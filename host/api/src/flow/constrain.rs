@@ -7,10 +7,9 @@ use camshaft_core::family::tools::{Tool, Tools};
 use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec, GrammarStore};
 use serde_json::Value;
 
-use crate::flow::context::ParseContext;
+use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::form::{AnswerForm, HeldGrammar, Parts};
-use crate::flow::served::Served;
 use crate::wire::format::{Format, WantedFormat};
 use crate::wire::tools::{TOOLS, WantedTools};
 
@@ -18,13 +17,9 @@ use crate::wire::tools::{TOOLS, WantedTools};
 ///
 /// # Errors
 /// As [`compiled`].
-pub(crate) fn text(
-    context: ParseContext<'_>,
-    served: &Served,
-    wanted: Option<WantedFormat>,
-) -> Result<AnswerForm, FlowError> {
+pub(crate) fn text(context: ReadContext<'_>, wanted: Option<WantedFormat>) -> Result<AnswerForm, FlowError> {
     let Some(WantedFormat { format, path }) = wanted else { return Ok(AnswerForm::default()) };
-    let grammar = compiled(context, served, spec(format), &path)?;
+    let grammar = compiled(context, spec(format), &path)?;
     Ok(AnswerForm { grammar: Some(grammar), ..AnswerForm::default() })
 }
 
@@ -33,12 +28,11 @@ pub(crate) fn text(
 /// # Errors
 /// 400: the format or the schema of a tool is not supported, or both cannot be had at once. 503: there is no thread to compile it.
 pub(crate) fn chat(
-    context: ParseContext<'_>,
-    served: &Served,
+    context: ReadContext<'_>,
     (tools, format): (&WantedTools, Option<WantedFormat>),
     thinking: ThinkingState,
 ) -> Result<AnswerForm, FlowError> {
-    let notation = served.notation()?;
+    let notation = context.served().notation()?;
     let (family, calls) = (notation.family, !tools.tools.callable().is_empty());
     if let Some(WantedFormat { format: Format::Grammar(_), path }) = &format {
         if calls {
@@ -51,7 +45,7 @@ pub(crate) fn chat(
             );
             return Err(FlowError::field(path.clone(), message));
         }
-        return text(context, served, format);
+        return text(context, format);
     }
     let (form, content) = match &format {
         Some(WantedFormat { format: Format::Json(schema), .. }) => (ContentForm::Json, Content::Json(schema)),
@@ -60,12 +54,12 @@ pub(crate) fn chat(
     let is_plain = !calls && family.channels.is_none() && (family.thinking.is_none() || thinking == ThinkingState::Off);
     let (grammar, tools_in_force) = match &format {
         Some(WantedFormat { format, path }) if is_plain => {
-            let grammar = compiled(context, served, spec(format.clone()), path)?;
+            let grammar = compiled(context, spec(format.clone()), path)?;
             (Some(grammar), tools.tools.clone())
         }
         _ => {
             let wish = Wish { tools, format: format.as_ref(), content, thinking };
-            wish.grammar(context, served)?
+            wish.grammar(context)?
         }
     };
     Ok(AnswerForm {
@@ -100,12 +94,8 @@ struct Wish<'a> {
 
 impl Wish<'_> {
     /// The grammar, and the tools as it has them: a function that is not strict takes any object, where its schema is not supported.
-    fn grammar(
-        &self,
-        context: ParseContext<'_>,
-        served: &Served,
-    ) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
-        let notation = served.notation()?;
+    fn grammar(&self, context: ReadContext<'_>) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
+        let notation = context.served().notation()?;
         let token = |marker: &str| notation.token(marker);
         let mut tools = self.tools.tools.clone();
         // To read a schema shows most of what is not supported, and takes less than to compile it.
@@ -123,17 +113,17 @@ impl Wish<'_> {
                     None => return Err(self.refused(&error)),
                 },
             };
-            let error = match compile(context, served, GrammarSpec::Lark { text })? {
+            let error = match compile(context, GrammarSpec::Lark { text })? {
                 Ok(grammar) => return Ok((Some(grammar), tools)),
                 Err(error) => error,
             };
             if let Some(WantedFormat { format, path }) = self.format {
                 let alone = Grammar::new(spec(format.clone()));
-                examine(context, served, &alone)?.map_err(|error| refused(&error, path))?;
+                examine(context, &alone)?.map_err(|error| refused(&error, path))?;
             }
             let found = loop {
                 let Some(look) = looks.next() else { return Err(refused(&error, TOOLS)) };
-                let found = self.unsupported(context, served, &tools, look)?;
+                let found = self.unsupported(context, &tools, look)?;
                 if !found.is_empty() {
                     break found;
                 }
@@ -146,19 +136,13 @@ impl Wish<'_> {
     ///
     /// # Errors
     /// 400: that of a strict one is not.
-    fn unsupported(
-        &self,
-        context: ParseContext<'_>,
-        served: &Served,
-        tools: &Tools,
-        look: Look,
-    ) -> Result<Vec<usize>, FlowError> {
+    fn unsupported(&self, context: ReadContext<'_>, tools: &Tools, look: Look) -> Result<Vec<usize>, FlowError> {
         let mut unsupported = Vec::new();
         for (index, tool) in tools.callable().iter().enumerate() {
             let grammar = Grammar::new(GrammarSpec::JsonSchema { schema: Value::Object(tool.schema()).to_string() });
             let verdict = match look {
                 Look::Read => GrammarStore::read(&grammar),
-                Look::Compile => examine(context, served, &grammar)?,
+                Look::Compile => examine(context, &grammar)?,
             };
             let Err(error) = verdict else { continue };
             if tool.strict {
@@ -190,46 +174,24 @@ impl Wish<'_> {
 ///
 /// # Errors
 /// 400: it is not supported, or over a bound. 503: there is no thread to compile it.
-fn compiled(
-    context: ParseContext<'_>,
-    served: &Served,
-    spec: GrammarSpec,
-    path: &str,
-) -> Result<HeldGrammar, FlowError> {
-    compile(context, served, spec)?.map_err(|error| refused(&error, path))
+fn compiled(context: ReadContext<'_>, spec: GrammarSpec, path: &str) -> Result<HeldGrammar, FlowError> {
+    compile(context, spec)?.map_err(|error| refused(&error, path))
 }
 
 /// Compiles a grammar, unless it is here.
-fn compile(
-    context: ParseContext<'_>,
-    served: &Served,
-    spec: GrammarSpec,
-) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
+fn compile(context: ReadContext<'_>, spec: GrammarSpec) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
     let grammar = Arc::new(Grammar::new(spec));
-    let store = &served.generator()?.grammars;
-    may_compile(context, store.has(&grammar))?;
+    let store = &context.served().generator()?.grammars;
+    context.check()?;
     let compiled = now(store.compile(&grammar))?;
     Ok(compiled.map(|compiled| HeldGrammar::new(grammar, compiled)))
 }
 
 /// Finds out whether a grammar can be compiled.
-fn examine(
-    context: ParseContext<'_>,
-    served: &Served,
-    grammar: &Grammar,
-) -> Result<Result<(), GrammarError>, FlowError> {
-    let store = &served.generator()?.grammars;
-    may_compile(context, store.has_verdict(grammar))?;
+fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
+    let store = &context.served().generator()?.grammars;
+    context.check()?;
     now(store.examine(grammar))
-}
-
-/// # Errors
-/// It is not known what comes of it, and this is no place where that may take its time; or nobody waits any more.
-fn may_compile(context: ParseContext<'_>, known: bool) -> Result<(), FlowError> {
-    if context.aside.inline_places().is_some() && !known {
-        return Err(FlowError::NotInline);
-    }
-    context.check()
 }
 
 /// # Errors

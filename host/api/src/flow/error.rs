@@ -51,9 +51,6 @@ pub(crate) enum FlowError {
     Template(#[source] minijinja::Error),
     #[error("rendering a chat with the model's chat template takes too long")]
     TemplateStopped,
-    /// Not for clients: what failed is tried aside.
-    #[error("rendering a chat may take long")]
-    NotInline,
     #[error("there is no memory for the stack on which a chat is rendered")]
     TemplateStack(#[source] std::io::Error),
     #[error("a chat template wrote invalid UTF-8")]
@@ -198,7 +195,7 @@ impl FlowError {
     pub(crate) fn renamed(self, names: Names) -> Self {
         match self {
             // Not for the client: what failed is tried again.
-            Self::NotInline | Self::Asleep(_) => self,
+            Self::Asleep(_) => self,
             error => Self::Renamed { source: Box::new(error), names },
         }
     }
@@ -257,7 +254,7 @@ impl FlowError {
             | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::Renamed { source, names } => source.answer().renamed(names),
-            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
+            Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)
             }
         }

@@ -102,6 +102,11 @@ impl Exchange {
         self.started
     }
 
+    /// The route that matched.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.head.endpoint
+    }
+
     /// The parent of all spans of the request.
     pub(crate) fn span(&self) -> &Span {
         &self.span

@@ -1,56 +1,122 @@
-//! Serves a generation: parses, validates, submits and renders it.
+//! Serves a generation: reads it, asks the validators, submits it and renders its answer.
+use std::sync::Arc;
+
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use camshaft_core::policy::{Target, ValidateRequest};
 use camshaft_core::quota::Demand;
 
-use crate::flow::context::ParseContext;
+use crate::flow::api::ModelWish;
+use crate::flow::caller::Caller;
+use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::Incoming;
-use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::request::GenerationRequest;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::{answer, chat, completions, trace};
-use crate::wire::dialect::{AnswerFormat, Dialect};
-use crate::wire::json::{self, Body};
-use crate::wire::params;
-use crate::wire::translated::Translated;
+use crate::wire::dialect::{AnswerFormat, Converted, Dialect, Served};
+use crate::wire::read::{Body, Fields};
+use crate::wire::types::chat::ChatRequest;
+use crate::wire::types::completions::CompletionRequest;
+use crate::wire::types::generation::GenerationFields;
 
-/// The endpoint that serves requests of a dialect.
-pub(crate) fn endpoint(dialect: Dialect) -> Endpoint {
-    match dialect {
-        Dialect::Chat | Dialect::Responses | Dialect::Messages => Endpoint::Chat,
-        Dialect::Completions | Dialect::Native(_) => Endpoint::Completion,
+/// What was asked for and left out, because the answer means the same without it (RFC 9110, 5.6.7, and the older `Warning`).
+pub(crate) const WARNING: HeaderName = HeaderName::from_static("warning");
+
+/// A request that an endpoint serves.
+pub(crate) trait Generates: Fields + Send + Sync + 'static {
+    fn fields(&self) -> &GenerationFields;
+
+    /// Whether it has token ids, which mean something to one model alone.
+    fn has_ids(&self) -> bool;
+
+    /// # Errors
+    /// 400 or 403: the model cannot do what is asked, or the caller may not.
+    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError>;
+
+    /// The model that it asks for.
+    fn wish(&self) -> ModelWish<'_> {
+        let GenerationFields { model, session_id, lora, logit_bias, stop_token_ids, .. } = self.fields();
+        let of_one_model = lora.as_ref().is_some_and(|list| !list.is_empty())
+            || logit_bias.as_ref().is_some_and(|biases| !biases.is_empty())
+            || stop_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
+        let falls_back = !of_one_model && !self.has_ids();
+        ModelWish { name: model.as_deref(), session: session_id.as_deref(), falls_back }
+    }
+}
+
+impl Generates for ChatRequest {
+    fn fields(&self) -> &GenerationFields {
+        &self.generation
+    }
+
+    fn has_ids(&self) -> bool {
+        false
+    }
+
+    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+        chat::read(context, self)
+    }
+}
+
+impl Generates for CompletionRequest {
+    fn fields(&self) -> &GenerationFields {
+        &self.generation
+    }
+
+    fn has_ids(&self) -> bool {
+        self.prompt.as_ref().is_some_and(|prompt| prompt.has_ids())
+    }
+
+    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+        completions::read(context, self)
     }
 }
 
 /// # Errors
 /// Any failure before the response's head is sent.
 pub(crate) async fn respond(dialect: Dialect, mut incoming: Incoming) -> Result<Response, FlowError> {
-    if !dialect.is_own() {
-        // While it is translated, both are there.
-        incoming.share.grow(json::parsed_bytes(&incoming.text))?;
-    }
-    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
-    let read = move |context: ParseContext<'_>, text: &str| {
-        let body = json::parse(text)?;
-        dialect.known().iter().for_each(|known| context.known(&body.fields(), known));
-        let Translated { body, kept: format, names } = dialect.read(body)?;
-        let of_fields = names.of_fields();
-        let accepted = accept(context, body, dialect).map_err(|error| error.renamed(names))?;
-        Ok((accepted, format, of_fields))
-    };
-    let (mut accepted, format, names) = incoming.read(from_header, read).await?;
-    drop(span);
-    let settings = &mut accepted.request.settings;
-    settings.timeout = settings.timeout.or(from_header);
-    begin(incoming, accepted, format).await.map_err(|error| error.renamed(names))
+    let bytes = incoming.text.len();
+    let served = incoming.parse(move |text| Ok(dialect.read(text)?)).await?;
+    match served {
+        Served::Chat(request) => serve(dialect, incoming, request, bytes, span).await,
+        Served::Completion(request) => serve(dialect, incoming, request, bytes, span).await,
+    }
 }
 
-/// Parses a body, and asks the validators.
-fn accept(context: ParseContext<'_>, body: Body, dialect: Dialect) -> Result<Accepted<GenerationRequest>, FlowError> {
-    let request = Checked { request: parse(endpoint(dialect), context, &body)?, dialect };
-    Ok(validate::run(context, body, request)?.map(|checked| checked.request))
+/// Serves a request whose body has `bytes`.
+async fn serve<B: Generates>(
+    dialect: Dialect,
+    mut incoming: Incoming,
+    Converted { body, format, names, left_out }: Converted<B>,
+    bytes: usize,
+    span: tracing::Span,
+) -> Result<Response, FlowError> {
+    incoming.count_unknown(&body);
+    let of_fields = names.of_fields();
+    let accepted = accept(dialect, &mut incoming, body, bytes).await.map_err(|error| error.renamed(names))?;
+    drop(span);
+    let warning = incoming.leave_out(&left_out);
+    let mut response = begin(incoming, accepted, format).await.map_err(|error| error.renamed(of_fields))?;
+    response.headers_mut().extend(warning.map(|warning| (WARNING, warning)));
+    Ok(response)
+}
+
+/// Reads a request for its model, and asks the validators.
+async fn accept<B: Generates>(
+    dialect: Dialect,
+    incoming: &mut Incoming,
+    body: Arc<Body<B>>,
+    bytes: usize,
+) -> Result<Accepted<GenerationRequest>, FlowError> {
+    let target = incoming.target(&body.request.wish(), body.request.fields().timeout, bytes).await?;
+    let read =
+        move |context: ReadContext<'_>, request: &B| Ok(Checked { request: request.generation(context)?, dialect });
+    let mut accepted = validate::accept(incoming, &target, body, read).await?.map(|checked| checked.request);
+    accepted.request.settings.timeout = accepted.request.settings.timeout.or(target.timeout);
+    Ok(accepted)
 }
 
 /// Reserves and submits a request, and begins its response.
@@ -74,16 +140,12 @@ async fn begin(
     answer::respond(format, running, accepted.request, exchange, share).await
 }
 
-/// # Errors
-/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn parse(
-    endpoint: Endpoint,
-    context: ParseContext<'_>,
-    body: &Body,
-) -> Result<GenerationRequest, FlowError> {
-    match endpoint {
-        Endpoint::Chat => chat::parse(context, body),
-        Endpoint::Completion => completions::parse(context, body),
+impl Incoming {
+    /// Counts what is left out of a request. Returns the header that says so.
+    fn leave_out(&self, what: &[&'static str]) -> Option<HeaderValue> {
+        what.iter().for_each(|what| self.api.metrics.leave_out(self.exchange.endpoint(), what));
+        let text = format!("299 - \"left out of the request: {}\"", what.join(", "));
+        (!what.is_empty()).then(|| HeaderValue::from_str(&text).ok()).flatten()
     }
 }
 
@@ -95,28 +157,23 @@ struct Checked {
 }
 
 impl Validated for Checked {
-    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
-        Ok(Self { request: parse(self.request.endpoint, context, body)?, dialect: self.dialect })
-    }
-
-    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
-        let tenant = &context.caller.principal.tenant;
+    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a> {
         let GenerationRequest { served, endpoint, .. } = &self.request;
-        Target { tenant, model: &served.model.id, endpoint: endpoint.for_policies() }
+        Target { tenant: &caller.principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() }
     }
 
-    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
+    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest {
         let request = &self.request;
         let settings = &request.settings;
         let longest = request.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         ValidateRequest {
             endpoint: request.endpoint.for_policies(),
             model: request.served.model.id.clone(),
-            tenant: context.caller.principal.tenant.clone(),
-            principal: context.caller.principal.name.clone(),
+            tenant: caller.principal.tenant.clone(),
+            principal: caller.principal.name.clone(),
             marks: draft.marks.clone(),
             estimated_cost: request.max_total_tokens(),
-            body: draft.body.to_owned(),
+            body: draft.body,
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
             max_tokens: request.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
             max_tokens_set: settings.extent.max_tokens_set,

@@ -1,4 +1,4 @@
-//! A request as the HTTP layer passes it on, with its body read but not parsed.
+//! A request as the HTTP layer passes it on, with its body received: it is parsed once, finds its model, and is read for that.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,25 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use camshaft_core::quota::Demand;
 
-use crate::flow::answers::Answers;
-use crate::flow::api::Api;
-use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
+use crate::flow::api::{Api, Found, ModelWish};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
-use crate::flow::chosen::Chosen;
-use crate::flow::context::ParseContext;
+use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
+use crate::flow::reading;
 use crate::flow::waiting::{self, within};
+use crate::wire::read::{self, Body, Fields};
+use crate::wire::settings;
+use crate::wire::types::values::Whole;
+
+/// Bodies up to this are parsed on the task's own thread; longer ones, which may delay other connections, on one that may block.
+const INLINE_BYTES: usize = 16 << 10;
+/// Bodies over this count against the caller's quota whatever becomes of them.
+const FREE_BYTES: usize = 2 << 10;
+/// Unknown fields of a body that are counted.
+const UNKNOWN_FIELDS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -31,6 +39,18 @@ pub(crate) struct Incoming {
     pub(crate) tail: Bytes,
     /// What the request takes of the memory for all.
     pub(crate) share: Share,
+}
+
+/// A request that has found its model.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) found: Arc<Found>,
+    /// The client's own timeout, from the body or the header.
+    pub(crate) timeout: Option<Duration>,
+    /// When that passes, or the longest one allowed.
+    deadline: Option<Instant>,
+    /// Of the body.
+    bytes: usize,
 }
 
 impl Incoming {
@@ -60,125 +80,126 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template may take long;
-    /// they are read anew when a slow validator has answered. Others are read when it is the tenant's turn, on a thread that may block, so that they delay
-    /// neither other connections nor other tenants; if the client leaves, `read` stops at its next check. The text is gone
-    /// then. `timeout` is the client's own, as far as it is known before its body is read.
+    /// Reads the body as a request of this type.
     ///
     /// # Errors
-    /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the timeout, or
-    /// after the longest one allowed.
+    /// 400: it is none.
+    pub(crate) async fn body<T: Fields + Send + 'static>(&mut self) -> Result<Body<T>, FlowError> {
+        let body = self.parse(|text| Ok(read::read(text)?)).await?;
+        self.count_unknown(&body);
+        Ok(body)
+    }
+
+    /// Parses the body. Its text is gone then. A long one is parsed where it delays no other connection, and holds its memory even if
+    /// the client leaves before it is done.
+    ///
+    /// # Errors
+    /// Those of `parse`; there is no memory for it.
+    pub(crate) async fn parse<T: Send + 'static>(
+        &mut self,
+        parse: impl FnOnce(&str) -> Result<T, FlowError> + Send + 'static,
+    ) -> Result<T, FlowError> {
+        let text = std::mem::take(&mut self.text);
+        if let Some(grant) = self.grant.as_mut().filter(|_| text.len() > FREE_BYTES) {
+            grant.read(text.len());
+        }
+        self.share.grow(read::read_bytes(&text))?;
+        if text.len() <= INLINE_BYTES {
+            return parse(&text);
+        }
+        let share = self.take_share();
+        let parsing = tokio::task::spawn_blocking(move || (parse(&text), share)).await;
+        let (parsed, share) = parsing.map_err(|source| FlowError::Task { task: "parsing a request", source })?;
+        self.share = share;
+        parsed
+    }
+
+    /// Counts the first fields that nobody knows.
+    pub(crate) fn count_unknown<T: Fields>(&self, body: &Body<T>) {
+        body.unknown_names().take(UNKNOWN_FIELDS).for_each(|name| self.api.metrics.unknown_fields.count(name));
+    }
+
+    /// Finds the model of a request whose body has `bytes`, and waits until it is in memory.
+    ///
+    /// # Errors
+    /// 400, 403 or 404 for a model that is not to be had, 503 if it cannot be loaded, 504 after the timeout.
+    pub(crate) async fn target(
+        &self,
+        wish: &ModelWish<'_>,
+        timeout: Option<f64>,
+        bytes: usize,
+    ) -> Result<Target, FlowError> {
+        let limits = self.api.limits();
+        let from_header = settings::timeout_header(&self.headers, limits.max_timeout)?;
+        let timeout = settings::timeout(timeout, limits.max_timeout)?.or(from_header);
+        self.target_by(|| self.api.model_of(wish, &self.caller), timeout, bytes).await
+    }
+
+    /// As [`Incoming::target`], of the model that `find` finds.
+    ///
+    /// # Errors
+    /// Those of `find`; 503 if the model cannot be loaded, 504 after the timeout.
+    pub(crate) async fn target_by(
+        &self,
+        find: impl Fn() -> Result<Found, FlowError>,
+        timeout: Option<Duration>,
+        bytes: usize,
+    ) -> Result<Target, FlowError> {
+        let limits = self.api.limits();
+        let after = |time: Duration| self.exchange.started().checked_add(time);
+        let found = loop {
+            match find() {
+                Err(FlowError::Asleep(model)) => {
+                    waiting::wake(&self.api, model, after(timeout.unwrap_or(limits.timeout))).await?;
+                }
+                found => break found?,
+            }
+        };
+        let deadline = after(timeout.unwrap_or(limits.max_timeout));
+        if let Some(meant) = &found.instead_of {
+            self.exchange.set_instead_of(meant);
+        }
+        Ok(Target { found: Arc::new(found), timeout, deadline, bytes })
+    }
+
+    /// Runs `read` for the model when it is the tenant's turn, on a thread that may block, so that it delays neither other connections
+    /// nor other tenants; if the client leaves, `read` stops at its next check.
+    ///
+    /// # Errors
+    /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the deadline.
     pub(crate) async fn read<T: Send + 'static>(
         &mut self,
-        timeout: Option<Duration>,
-        read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + Sync + 'static,
+        target: &Target,
+        read: impl FnOnce(ReadContext<'_>) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
-        let (read, reading) = (Arc::new(read), Arc::new(Reading::default()));
-        loop {
-            match self.read_once(timeout, &reading, read.clone()).await {
-                // The text is still there.
-                Err(FlowError::Asleep(model)) => {
-                    let timeout = reading.chosen.timeout().or(timeout).unwrap_or(self.api.limits().timeout);
-                    waiting::wake(&self.api, model, self.exchange.started().checked_add(timeout)).await?;
-                }
-                read => {
-                    self.text = String::new();
-                    reading.chosen.take_unknown().iter().for_each(|name| self.api.metrics.unknown_fields.count(name));
-                    if let Some(meant) = reading.chosen.instead_of() {
-                        self.exchange.set_instead_of(&meant);
-                        // Whoever is refused has nothing loaded.
-                        if read.is_ok() {
-                            waiting::wake_meanwhile(&self.api, &meant);
-                        }
-                    }
-                    return read;
-                }
-            }
-        }
-    }
-
-    async fn read_once<T: Send + 'static>(
-        &mut self,
-        timeout: Option<Duration>,
-        reading: &Arc<Reading>,
-        read: Arc<impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + Sync + 'static>,
-    ) -> Result<T, FlowError> {
-        let Reading { answers, chosen } = &**reading;
-        let is_short = self.text.len() <= INLINE_BYTES;
-        if is_short {
-            loop {
-                let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
-                let read = read(ParseContext { api, caller, aside, answers, chosen }, &self.text);
-                if !matches!(read, Err(FlowError::NotInline)) {
-                    return read;
-                }
-                if !within(self.deadline(timeout), answers.await_pending()).await? {
-                    break;
-                }
-            }
-        }
-        // What validators have added waits, too.
-        let added = answers.complete();
-        self.share.grow(added)?;
-        let bytes = self.text.len() + added;
-        let reading = reading.clone();
-        let read = move |api: &Api, caller: &Caller, aside: &Aside, text: &str| {
-            let Reading { answers, chosen } = &*reading;
-            read(ParseContext { api, caller, aside, answers, chosen }, text)
+        let (found, bytes) = (target.found.clone(), target.bytes);
+        let permits = &found.served.read_permits;
+        let permit = within(target.deadline, permits.take(&self.caller.principal.tenant, bytes)).await??;
+        let (share, api, caller) = (self.take_share(), self.api.clone(), self.caller.clone());
+        let read = {
+            let found = found.clone();
+            move |reading: &reading::Reading| read(ReadContext { api: &api, caller: &caller, found: &found, reading })
         };
-        self.read_aside(timeout, bytes, read).await
+        let (read, share) = within(target.deadline, reading::run(permit, share, bytes, read)).await??;
+        self.share = share;
+        Ok(read)
     }
 
-    async fn read_aside<T: Send + 'static>(
-        &mut self,
-        timeout: Option<Duration>,
-        bytes: usize,
-        read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
-    ) -> Result<T, FlowError> {
-        let deadline = self.deadline(timeout);
-        within(deadline, self.read_in_turn(bytes, read)).await?
+    /// Waits for `work`, no longer than the request may take.
+    ///
+    /// # Errors
+    /// 504: the deadline passes first.
+    pub(crate) async fn within<T>(&self, target: &Target, work: impl Future<Output = T>) -> Result<T, FlowError> {
+        within(target.deadline, work).await
     }
 
-    /// When the client's own timeout passes, or the longest one allowed.
-    fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
-        self.exchange.started().checked_add(timeout.unwrap_or(self.api.limits().max_timeout))
-    }
-
-    /// `bytes`: of the text, with what validators have added.
-    async fn read_in_turn<T: Send + 'static>(
-        &mut self,
-        bytes: usize,
-        read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
-    ) -> Result<T, FlowError> {
-        let tenant = &self.caller.principal.tenant;
-        let is_long = self.text.len() > INLINE_BYTES;
-        let turns = match bytes {
-            bytes if bytes > PROMPT_BYTES => &self.api.bulk_turns,
-            bytes if bytes > INLINE_BYTES => &self.api.turns,
-            _ => &self.api.short_turns,
-        };
-        let turn = turns.take(tenant, bytes).await?;
-        if let Some(grant) = self.grant.as_mut().filter(|_| is_long) {
-            // Whatever becomes of it: a client that leaves costs as much, and so does a body that is refused.
-            grant.read(self.text.len());
-        }
-        // Reading holds its memory, even if the client leaves before it is done.
-        let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
-        let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
-        // It is read again once the model that it asks for is in memory.
-        let read = move |aside: &Aside| match read(&api, &caller, aside, &text) {
-            Err(FlowError::Asleep(model)) => Ok((Err(FlowError::Asleep(model)), text)),
-            read => read.map(|read| (Ok(read), String::new())),
-        };
-        let ((read, text), share) = aside::run(tenant.clone(), turn, share, read).await?;
-        (self.share, self.text) = (share, text);
-        read
+    fn take_share(&mut self) -> Share {
+        let empty = self.api.budget.share(&self.caller.principal.tenant);
+        std::mem::replace(&mut self.share, empty)
     }
 }
 
-/// What is kept of a request that may be read several times.
-#[derive(Debug, Default)]
-struct Reading {
-    answers: Answers,
-    chosen: Chosen,
+/// How much is kept of a text for embeddings: `None`, all of it. -1: as much as the model takes.
+pub(crate) fn kept_tokens(asked: Option<Whole>, most: u32) -> Option<u32> {
+    asked.map(|asked| if asked == Whole(-1) { most } else { asked.get() })
 }

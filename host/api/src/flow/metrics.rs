@@ -25,6 +25,7 @@ pub(crate) struct HttpMetrics {
     prompt_tokens_cached: IntCounterVec,
     generated_tokens: IntCounterVec,
     pub(crate) unknown_fields: UnknownFields,
+    left_out: IntCounterVec,
     latencies: Arc<Mutex<HashMap<String, Latencies>>>,
 }
 
@@ -134,6 +135,11 @@ impl HttpMetrics {
                 )?,
                 names: Arc::default(),
             },
+            left_out: counter(
+                "camshaft_left_out_total",
+                "What requests asked for and was left out, because the answer means the same without it.",
+                &["endpoint", "what"],
+            )?,
             latencies: Arc::default(),
         };
         metrics.unknown_fields.counter.with_label_values(&[UnknownFields::OTHERS]);
@@ -153,6 +159,11 @@ impl HttpMetrics {
             generated_tokens: self.generated_tokens.with_label_values(&labels),
             latencies: self.latencies(model),
         }
+    }
+
+    /// Something of a request was left out.
+    pub(crate) fn leave_out(&self, endpoint: &str, what: &str) {
+        self.left_out.with_label_values(&[endpoint, what]).inc();
     }
 
     pub(crate) fn latencies(&self, model: &str) -> Latencies {

@@ -108,7 +108,11 @@ impl Notation {
             TemplateUse::ArgumentsAsObject => {}
             TemplateUse::ArgumentsAsText => {
                 for call in messages.iter_mut().flat_map(|message| &mut message.tool_calls) {
-                    call.function.arguments = Value::String(call.function.arguments.to_string());
+                    let arguments = &mut call.function.arguments;
+                    // Those of a call that was cut are a text already.
+                    if !arguments.is_string() {
+                        *arguments = Value::String(arguments.to_string());
+                    }
                 }
             }
             TemplateUse::NoTools { described_in } => {
@@ -214,7 +218,8 @@ mod tests {
     fn wanted(names: &[&str]) -> WantedTools {
         let tool = |name: &&str| json!({"type": "function", "function": {"name": name, "description": "d"}});
         let body = json!({ "tools": names.iter().map(tool).collect::<Vec<_>>() });
-        WantedTools::read(&crate::wire::fields::Fields::of_body(body.as_object().unwrap())).unwrap()
+        let body = json!({"messages": [{"role": "user", "content": "hi"}], "tools": body["tools"]}).to_string();
+        WantedTools::read(&crate::wire::read::read(&body).unwrap().request).unwrap()
     }
 
     fn talk() -> Vec<Message> {

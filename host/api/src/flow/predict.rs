@@ -1,5 +1,5 @@
 //! Serves a prediction: reads tensors, validates, has the model compute them and answers with tensors.
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -9,8 +9,10 @@ use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 use camshaft_core::tensor::Rows;
 use serde_json::Value;
 
+use crate::flow::backend::PredictBackend;
+use crate::flow::caller::Caller;
 use crate::flow::compute::{self, Asked};
-use crate::flow::context::ParseContext;
+use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::predicted::{self, Form};
@@ -19,11 +21,11 @@ use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::wire::echo::Shown;
-use crate::wire::json::{self, Body};
-use crate::wire::open_inference;
-use crate::wire::params;
-use crate::wire::tensors::{INPUT, INPUTS, Tensors, read_bytes};
-use crate::wire::written::attach;
+use crate::wire::error::RequestError;
+use crate::wire::read::Fields;
+use crate::wire::settings;
+use crate::wire::tensors::{self, RequestTensor};
+use crate::wire::types::tensors::{InferRequest, PredictRequest};
 
 const MODEL: &str = "model";
 /// What counts as a token.
@@ -37,25 +39,91 @@ pub(crate) enum Protocol {
     OpenInference,
 }
 
+/// A request over tensors, as one protocol has it.
+trait OverTensors: Fields + Send + Sync + 'static {
+    fn model(&mut self) -> &mut Option<String>;
+
+    /// # Errors
+    /// 400: it is longer than a client may ask for.
+    fn timeout(&self, max: Duration) -> Result<Option<Duration>, RequestError>;
+
+    /// `tail`: what is behind the JSON.
+    ///
+    /// # Errors
+    /// 400 that names the tensor.
+    fn tensors(&self, tail: &Bytes) -> Result<Vec<RequestTensor<'_>>, RequestError>;
+
+    /// What policies see of the tensors.
+    fn seen(&self) -> Vec<Value>;
+
+    /// # Errors
+    /// 400: the model has no such output.
+    fn form(&self, model: &PredictBackend) -> Result<Form, FlowError>;
+}
+
+impl OverTensors for PredictRequest {
+    fn model(&mut self) -> &mut Option<String> {
+        &mut self.model
+    }
+
+    fn timeout(&self, max: Duration) -> Result<Option<Duration>, RequestError> {
+        settings::timeout(self.timeout, max)
+    }
+
+    fn tensors(&self, _: &Bytes) -> Result<Vec<RequestTensor<'_>>, RequestError> {
+        tensors::of_predict(self)
+    }
+
+    fn seen(&self) -> Vec<Value> {
+        vec![
+            serde_json::to_value(&self.input).unwrap_or_default(),
+            serde_json::to_value(&self.inputs).unwrap_or_default(),
+        ]
+    }
+
+    fn form(&self, _: &PredictBackend) -> Result<Form, FlowError> {
+        Ok(Form::Own)
+    }
+}
+
+impl OverTensors for InferRequest {
+    fn model(&mut self) -> &mut Option<String> {
+        &mut self.model
+    }
+
+    fn timeout(&self, max: Duration) -> Result<Option<Duration>, RequestError> {
+        let micros = self.parameters.as_ref().and_then(|parameters| parameters.timeout).unwrap_or(0);
+        match Duration::from_micros(micros) {
+            Duration::ZERO => Ok(None),
+            timeout if timeout <= max => Ok(Some(timeout)),
+            _ => {
+                let (path, max) = ("parameters.timeout", max.as_micros());
+                Err(RequestError::field(path, format!("{path} must be at most {max} microseconds, got {micros}")))
+            }
+        }
+    }
+
+    fn tensors(&self, tail: &Bytes) -> Result<Vec<RequestTensor<'_>>, RequestError> {
+        tensors::of_infer(self, tail)
+    }
+
+    fn seen(&self) -> Vec<Value> {
+        vec![serde_json::to_value(&self.inputs).unwrap_or_default()]
+    }
+
+    fn form(&self, model: &PredictBackend) -> Result<Form, FlowError> {
+        Form::open(model, self)
+    }
+}
+
 /// A checked request.
 #[derive(Debug)]
-struct PredictRequest {
+struct Checked {
     served: Arc<Served>,
     rows: Rows,
     /// What stands for the tensors in the body that validators see.
-    seen: Vec<Option<Value>>,
-    timeout: Option<Duration>,
-    protocol: Protocol,
+    seen: Vec<Value>,
     form: Form,
-}
-
-/// Where a request's model and tensors are, beside its text.
-#[derive(Debug)]
-struct Source {
-    /// From the path; then the body need not name it.
-    model: Option<String>,
-    protocol: Protocol,
-    tail: Bytes,
 }
 
 /// `model`: from the path; then the body need not name it.
@@ -63,98 +131,77 @@ struct Source {
 /// # Errors
 /// Any failure before the tensors are computed.
 pub(crate) async fn respond(
-    mut incoming: Incoming,
+    incoming: Incoming,
     model: Option<String>,
     protocol: Protocol,
 ) -> Result<Response, FlowError> {
-    let limits = incoming.api.limits();
-    let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
-    let source = Source { model, protocol, tail: std::mem::take(&mut incoming.tail) };
+    match protocol {
+        Protocol::Own => serve::<PredictRequest>(incoming, model).await,
+        Protocol::OpenInference => serve::<InferRequest>(incoming, model).await,
+    }
+}
+
+async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) -> Result<Response, FlowError> {
+    let max_timeout = incoming.api.limits().max_timeout;
+    let from_header = settings::timeout_header(&incoming.headers, max_timeout)?;
+    let (tail, bytes) = (std::mem::take(&mut incoming.tail), incoming.text.len());
     // What is behind the text becomes tensors of the same size.
-    incoming.share.grow(read_bytes(&incoming.text).saturating_add(source.tail.len()))?;
+    incoming.share.grow(tail.len())?;
     let span = trace::validate(incoming.exchange.span());
-    let read = move |context: ParseContext<'_>, text: &str| read(context, text, &source);
-    let Accepted { request, priority, .. } = incoming.read(from_header, read).await?;
+    let mut body = incoming.body::<B>().await?;
+    let named = body.request.model();
+    if let Some(model) = model {
+        if named.as_ref().is_some_and(|named| *named != model) {
+            return Err(FlowError::field(
+                MODEL,
+                format!("model must be {} as in the path, or left out", Shown(&model)),
+            ));
+        }
+        *named = Some(model);
+    }
+    let (name, timeout) = (named.clone(), body.request.timeout(max_timeout)?.or(from_header));
+    let find = || incoming.api.model_of_kind(name.as_deref(), ModelKind::Predict, &incoming.caller);
+    let target = incoming.target_by(find, timeout, bytes).await?;
+    // Validators see shapes, not numbers: they cannot write others.
+    let first: Arc<OnceLock<Rows>> = Arc::default();
+    let read = move |context: ReadContext<'_>, request: &B| {
+        let served = context.served().clone();
+        let predictor = served.predictor()?;
+        let rows = match first.get() {
+            Some(rows) => rows.clone(),
+            None => {
+                let rows = rows::rows(predictor, request.tensors(&tail)?)?;
+                first.get_or_init(|| rows).clone()
+            }
+        };
+        let (seen, form) = (request.seen(), request.form(predictor)?);
+        Ok(Checked { served, rows, seen, form })
+    };
+    let Accepted { request, priority, .. } = validate::accept(&mut incoming, &target, Arc::new(body), read).await?;
     drop(span);
-    let PredictRequest { served, rows, timeout, form, .. } = request;
+    let Checked { served, rows, form, .. } = request;
     let bytes: usize = rows.tensors.iter().map(|tensor| tensor.bytes().len()).sum();
     let predictor = served.predictor()?;
     // As they are, as the runtime has them, and what comes of them: what has no room is not computed.
     let answer = predicted::answer_bytes(predictor, &rows, &form);
     incoming.share.resize(bytes.saturating_mul(2).saturating_add(answer))?;
-    let (model, timeout) = (&served.model.id, timeout.or(from_header));
-    let (health, jobs) = (&served.model.health, &predictor.jobs);
+    let (model, health, jobs) = (&served.model.id, &served.model.health, &predictor.jobs);
     let asked = Asked { model, health, jobs, inputs: vec![rows], priority, unit: Some(ROW), timeout };
     let mut computed = compute::compute(&mut incoming, asked).await?;
     let Some(computed) = computed.pop() else { return Err(FlowError::WorkerLost) };
     predicted::render(incoming.share, served.clone(), computed, form).await
 }
 
-fn read(context: ParseContext<'_>, text: &str, source: &Source) -> Result<Accepted<PredictRequest>, FlowError> {
-    let mut tensors = match source.protocol {
-        Protocol::Own => Tensors::default(),
-        Protocol::OpenInference => Tensors::open(),
-    };
-    let mut body = Body::from(json::parse_with(text, &mut tensors)?);
-    attach(&mut tensors.tensors, &source.tail)?;
-    if let Some(model) = &source.model {
-        if body.fields().text(MODEL)?.is_some_and(|named| named != model) {
-            return Err(FlowError::field(MODEL, format!("model must be {} as in the path, or left out", Shown(model))));
-        }
-        body.set(MODEL, model.as_str().into());
-    }
-    let max_timeout = context.api.limits().max_timeout;
-    context.chosen.note_timeout(match source.protocol {
-        Protocol::Own => params::timeout(&body.fields(), max_timeout),
-        Protocol::OpenInference => open_inference::timeout(&body, max_timeout),
-    });
-    let served = model_of(context, &body)?.clone();
-    let rows = rows::rows(served.predictor()?, tensors.tensors)?;
-    let request = parse(context, &body, (served, rows), source.protocol)?;
-    validate::run(context, body, request)
-}
-
-fn model_of(context: ParseContext<'_>, body: &Body) -> Result<Arc<Served>, FlowError> {
-    context.model_of_kind(body.fields().text(MODEL)?, ModelKind::Predict)
-}
-
-fn parse(
-    context: ParseContext<'_>,
-    body: &Body,
-    (served, rows): (Arc<Served>, Rows),
-    protocol: Protocol,
-) -> Result<PredictRequest, FlowError> {
-    let (fields, max_timeout) = (body.fields(), context.api.limits().max_timeout);
-    let (form, timeout) = match protocol {
-        Protocol::Own => (Form::Own, params::timeout(&fields, max_timeout)?),
-        Protocol::OpenInference => {
-            let mut asked = open_inference::Asked::read(body, max_timeout)?;
-            let timeout = asked.timeout.take();
-            (Form::open(served.predictor()?, asked)?, timeout)
-        }
-    };
-    let seen = [INPUT, INPUTS].map(|name| fields.get(name).cloned()).to_vec();
-    Ok(PredictRequest { served, rows, seen, timeout, protocol, form })
-}
-
-impl Validated for PredictRequest {
-    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
-        let served = model_of(context, body)?.clone();
-        served.predictor()?;
-        parse(context, body, (served, self.rows.clone()), self.protocol)
+impl Validated for Checked {
+    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a> {
+        Target { tenant: &caller.principal.tenant, model: &self.served.model.id, endpoint: Endpoint::Prediction }
     }
 
-    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
-        let tenant = &context.caller.principal.tenant;
-        Target { tenant, model: &self.served.model.id, endpoint: Endpoint::Prediction }
-    }
-
-    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
-        validate::question(context, self.target(context), draft, self.rows.rows.into(), 0)
+    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest {
+        validate::question(caller, self.target(caller), draft, self.rows.rows.into(), 0)
     }
 
     fn is_same_kind(&self, before: &Self) -> bool {
-        // Validators see shapes, not numbers: they cannot write others.
-        self.served.model.id == before.served.model.id && self.seen == before.seen
+        self.seen == before.seen
     }
 }

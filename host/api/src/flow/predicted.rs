@@ -12,14 +12,15 @@ use crate::flow::error::FlowError;
 use crate::flow::kept;
 use crate::flow::served::Served;
 use crate::wire::echo::Shown;
-use crate::wire::open_inference::{self, Asked, JSON_LENGTH};
+use crate::wire::open_inference::{self, JSON_LENGTH};
 use crate::wire::tensor_objects::{NestedLists, TensorObject};
+use crate::wire::types::tensors::{ID_BYTES, InferRequest};
 
 /// What a number of an output takes as text in two places, also while the text grows.
 const NUMBER_BYTES: usize = 112;
 /// What an answer takes beside its tensors: names, shapes, and the client's own name of the request, of which an escape in JSON
 /// makes up to six bytes of one, also while the text grows.
-const HEAD_BYTES: usize = 1024 + 12 * open_inference::ID_BYTES;
+const HEAD_BYTES: usize = 1024 + 12 * ID_BYTES;
 const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -45,25 +46,28 @@ pub(crate) struct Wanted {
 
 impl Form {
     /// # Errors
-    /// 400: the model has no output of a name.
-    pub(crate) fn open(model: &PredictBackend, asked: Asked) -> Result<Self, FlowError> {
-        let Asked { id, outputs, binary, .. } = asked;
-        let specs = &model.signature.outputs;
-        if outputs.is_empty() {
-            let outputs = (0..specs.len()).map(|place| Wanted { place, binary }).collect();
-            return Ok(Self::Open { id, outputs });
-        }
-        let wanted = |output: &open_inference::AskedOutput| match specs.iter().position(|spec| spec.name == output.name)
-        {
-            Some(place) => Ok(Wanted { place, binary: output.binary }),
-            None => {
+    /// 400: the model has no output of a name, or one is asked for twice.
+    pub(crate) fn open(model: &PredictBackend, request: &InferRequest) -> Result<Self, FlowError> {
+        let (id, specs) = (request.id.clone(), &model.signature.outputs);
+        let binary = request.parameters.as_ref().and_then(|parameters| parameters.binary_data_output).unwrap_or(false);
+        let mut outputs: Vec<Wanted> = Vec::new();
+        for (at, output) in request.outputs.iter().flatten().enumerate() {
+            let path = format!("outputs[{at}].name");
+            let Some(place) = specs.iter().position(|spec| spec.name == output.name) else {
                 let names = specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
-                let path = format!("{}.name", output.path);
                 let message = format!("{path}: the model has no output {}; it gives {names}", Shown(&output.name));
-                Err(FlowError::field(path, message))
+                return Err(FlowError::field(path, message));
+            };
+            if outputs.iter().any(|wanted| wanted.place == place) {
+                return Err(FlowError::field(path.clone(), format!("{path}: {} comes twice", Shown(&output.name))));
             }
-        };
-        Ok(Self::Open { id, outputs: outputs.iter().map(wanted).collect::<Result<_, _>>()? })
+            let own = output.parameters.as_ref().and_then(|parameters| parameters.binary_data);
+            outputs.push(Wanted { place, binary: own.unwrap_or(binary) });
+        }
+        if outputs.is_empty() {
+            outputs = (0..specs.len()).map(|place| Wanted { place, binary }).collect();
+        }
+        Ok(Self::Open { id, outputs })
     }
 }
 

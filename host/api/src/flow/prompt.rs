@@ -5,9 +5,9 @@ use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
 use serde_json::Value;
 
-use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
+use crate::flow::reading::Reading;
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::{Conversation, Ending, Message};
 
@@ -52,7 +52,7 @@ pub(crate) fn render(
     template: &ChatTemplate,
     conversation: Conversation<'_>,
     most: u32,
-    aside: &Aside,
+    reading: &Reading,
 ) -> Result<Rendered, FlowError> {
     let Conversation { messages, tools, variables: kwargs, ending } = conversation;
     let tokenizer = model.tokenizer.as_ref();
@@ -81,17 +81,17 @@ pub(crate) fn render(
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages, tools, &|text| tokenizer.cuts(text));
         let marked = Conversation { messages: &markers.messages, tools: &markers.tools, variables: kwargs, ending };
-        rendered = template.render(marked, aside)?;
+        rendered = template.render(marked, reading)?;
         pieces = markers.split(&rendered, messages);
     } else {
         let conversation = Conversation { messages, tools, variables: kwargs, ending };
-        rendered = template.render(conversation, aside)?;
+        rendered = template.render(conversation, reading)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
     if ending == Ending::Open {
         cut(&mut pieces, &open_end)?;
     }
-    let tokens = tokenize(model, &pieces, readable(most), aside).ok_or(FlowError::Cancelled)?;
+    let tokens = tokenize(model, &pieces, readable(most), reading).ok_or(FlowError::Cancelled)?;
     Ok(Rendered { tokens, text: pieces.iter().map(PromptPart::text).collect() })
 }
 
@@ -116,9 +116,9 @@ fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), FlowError> {
 }
 
 /// `None` if nobody waits for the tokens any more.
-fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, aside: &Aside) -> Option<Vec<Token>> {
+fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, reading: &Reading) -> Option<Vec<Token>> {
     let bos_text = &model.info.bos_text;
-    let abandoned = Some(aside.abandoned());
+    let abandoned = Some(reading.abandoned());
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.

@@ -1,37 +1,47 @@
 //! Ranks documents for a query, and scores pairs of texts, by the cosines of their embeddings.
-use std::sync::Arc;
-
 use axum::response::Response;
 use camshaft_core::embed::normalize;
-use camshaft_core::ids::Token;
 
+use crate::flow::api::ModelWish;
 use crate::flow::budget;
-use crate::flow::context::ParseContext;
+use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
-use crate::flow::incoming::Incoming;
+use crate::flow::incoming::{Incoming, kept_tokens};
 use crate::flow::kept;
-use crate::flow::served::Served;
-use crate::flow::vectors::{self, Computed, Texts};
-use crate::wire::json::Body;
-use crate::wire::ranking::{Compared, RankedText, Ranking, Ranks, Scores};
-use crate::wire::types::known;
+use crate::flow::vectors::{self, Computed, OverTexts, Tokens};
+use crate::wire::stamp;
+use crate::wire::types::embeddings::EmbeddingUsage;
+use crate::wire::types::ranking::{
+    RankedDocument, RankedTexts, RankingFields, RerankRequest, Reranked, ReturnedDocument, ScoreList, ScoreRequest,
+    ScoredPair,
+};
+use crate::wire::types::values::Whole;
 
 /// What a number of a vector takes.
 const NUMBER_BYTES: usize = 4;
 /// What a result takes in the answer besides its document.
 const RESULT_BYTES: usize = 128;
 
+/// What the answer to a request to rank needs of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ranking {
+    /// Their texts, if the answer has them.
+    documents: Option<Vec<String>>,
+    /// Results returned, best first.
+    top_n: usize,
+}
+
 /// # Errors
 /// Any failure before the texts are compared.
 pub(crate) async fn rank(mut incoming: Incoming) -> Result<Response, FlowError> {
-    let ready = vectors::accept(&mut incoming, ranks).await?;
+    let ready = vectors::accept::<RerankRequest>(&mut incoming).await?;
     let told = ready.more().documents.iter().flatten().map(String::len).sum();
     let held = held_bytes(ready.count(), ready.embedder()?.dimensions) + budget::text_bytes(told);
     let Computed { model, vectors, tokens, more } = ready.compute(&mut incoming, held).await?;
     let render = move |share| {
         // The query comes first, and is compared with all documents.
         let scores = cosines(vectors, 1);
-        kept::json(&Ranks::new(model, more, &scores, tokens), share)
+        kept::json(&ranked(model, more, &scores, tokens), share)
     };
     kept::rendered(incoming.share, render).await
 }
@@ -39,10 +49,10 @@ pub(crate) async fn rank(mut incoming: Incoming) -> Result<Response, FlowError> 
 /// # Errors
 /// Any failure before the texts are compared.
 pub(crate) async fn score(mut incoming: Incoming) -> Result<Response, FlowError> {
-    let ready = vectors::accept(&mut incoming, scores).await?;
+    let ready = vectors::accept::<ScoreRequest>(&mut incoming).await?;
     let held = held_bytes(ready.count(), ready.embedder()?.dimensions);
     let Computed { model, vectors, tokens, more: queries } = ready.compute(&mut incoming, held).await?;
-    let render = move |share| kept::json(&Scores::new(model, &cosines(vectors, queries), tokens), share);
+    let render = move |share| kept::json(&scored(model, &cosines(vectors, queries), tokens), share);
     kept::rendered(incoming.share, render).await
 }
 
@@ -64,29 +74,129 @@ fn cosines(mut vectors: Vec<Vec<f32>>, queries: usize) -> Vec<f32> {
     pairs.map(|(document, query)| cosine(document, query)).collect()
 }
 
-fn ranks(context: ParseContext<'_>, body: &Body) -> Result<(Texts, Ranking), FlowError> {
-    let fields = body.fields();
-    context.known(&fields, &known::RERANK);
-    Texts::read(context, &fields, |served| {
-        let compared = Compared::ranks(&fields)?;
-        Ok((tokens(context, &compared, served)?, compared.ranking()))
-    })
+impl RankingFields {
+    fn wish(&self) -> ModelWish<'_> {
+        ModelWish { name: self.model.as_deref(), session: None, falls_back: true }
+    }
+
+    /// The tokens of texts; of a longer document than the request allows, the first ones.
+    fn tokens(
+        &self,
+        context: ReadContext<'_>,
+        (queries, documents): (&Texts<'_>, &Texts<'_>),
+    ) -> Result<Vec<Tokens>, FlowError> {
+        let kept = kept_tokens(self.truncate_prompt_tokens, context.served().embedder()?.input_tokens);
+        let of_document = self.max_tokens_per_doc.map(Whole::get).into_iter().chain(kept).min();
+        let queries = queries.iter().map(|(path, text)| vectors::tokens_of(context, path, text, kept));
+        let documents = documents.iter().map(|(path, text)| vectors::tokens_of(context, path, text, of_document));
+        queries.chain(documents).collect()
+    }
 }
 
-/// With the number of queries.
-fn scores(context: ParseContext<'_>, body: &Body) -> Result<(Texts, usize), FlowError> {
-    let fields = body.fields();
-    context.known(&fields, &known::SCORE);
-    Texts::read(context, &fields, |served| {
-        let compared = Compared::scores(&fields)?;
-        Ok((tokens(context, &compared, served)?, compared.queries.len()))
-    })
+impl OverTexts for RerankRequest {
+    type More = Ranking;
+
+    fn wish(&self) -> ModelWish<'_> {
+        self.common.wish()
+    }
+
+    fn timeout(&self) -> Option<f64> {
+        self.common.timeout
+    }
+
+    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, Ranking), FlowError> {
+        let queries: Vec<_> = self.query.iter().map(|query| ("query".to_owned(), query.as_str())).collect();
+        let documents = texts(&self.documents, "documents");
+        let tokens = self.common.tokens(context, (&queries, &documents))?;
+        let top_n = self.top_n.map_or(documents.len(), |top| top.get() as usize).min(documents.len());
+        let told = || documents.iter().map(|(_, text)| (*text).to_owned()).collect();
+        Ok((tokens, Ranking { documents: self.return_documents.unwrap_or(false).then(told), top_n }))
+    }
 }
 
-/// Of the queries, then of the documents.
-fn tokens(context: ParseContext<'_>, compared: &Compared, served: &Served) -> Result<Vec<Arc<[Token]>>, FlowError> {
-    let tokens = |RankedText { path, text }: &RankedText| vectors::tokens_of(context, path, text, served);
-    compared.queries.iter().chain(&compared.documents).map(tokens).collect()
+impl OverTexts for ScoreRequest {
+    /// The number of queries.
+    type More = usize;
+
+    fn wish(&self) -> ModelWish<'_> {
+        self.common.wish()
+    }
+
+    fn timeout(&self) -> Option<f64> {
+        self.common.timeout
+    }
+
+    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, usize), FlowError> {
+        let (queries, documents) = self.pairs()?;
+        let tokens = self.common.tokens(context, (&queries, &documents))?;
+        Ok((tokens, queries.len()))
+    }
+}
+
+fn texts<'a>(texts: &'a Option<RankedTexts>, name: &str) -> Texts<'a> {
+    texts.as_ref().map(|texts| texts.with_paths(name)).unwrap_or_default()
+}
+
+/// Texts, each with its path in the body.
+type Texts<'a> = Vec<(String, &'a str)>;
+
+impl ScoreRequest {
+    /// Pairs of texts, as vLLM has them: one with each of the others, or as many with as many.
+    fn pairs(&self) -> Result<(Texts<'_>, Texts<'_>), FlowError> {
+        let all = [
+            (("text_1", &self.text_1), ("text_2", &self.text_2)),
+            (("queries", &self.queries), ("documents", &self.documents)),
+            (("data_1", &self.data_1), ("data_2", &self.data_2)),
+        ];
+        let (first, second) = all.iter().find(|((_, texts), _)| texts.is_some()).unwrap_or(&all[0]);
+        for (name, required) in [first, second] {
+            if required.is_none() {
+                return Err(FlowError::field(*name, format!("{name} is required")));
+            }
+        }
+        let mut others = all.iter().flat_map(|(one, other)| [one, other]).filter(|(_, texts)| texts.is_some());
+        if let Some((other, _)) = others.find(|(name, _)| *name != first.0 && *name != second.0) {
+            return Err(FlowError::field(*other, format!("{} and {other} may not come together", first.0)));
+        }
+        let (queries, documents) = (texts(first.1, first.0), texts(second.1, second.0));
+        if queries.len() != 1 && queries.len() != documents.len() {
+            let (ones, others) = (queries.len(), documents.len());
+            let (first, second) = (first.0, second.0);
+            let message = format!("{first} must be one text, or as many as {second}, got {ones} and {others}");
+            return Err(FlowError::field(first, message));
+        }
+        Ok((queries, documents))
+    }
+}
+
+/// The best first; of equal ones, the first in the request. `tokens`: of all texts.
+fn ranked(model: String, Ranking { documents, top_n }: Ranking, scores: &[f32], tokens: u64) -> Reranked {
+    let mut documents = documents.map(Vec::into_iter);
+    let rank = |(index, &relevance_score): (u64, &f32)| {
+        let document = documents.as_mut().and_then(Iterator::next).map(|text| ReturnedDocument { text });
+        RankedDocument { index, relevance_score, document }
+    };
+    let mut results: Vec<RankedDocument> = (0..).zip(scores).map(rank).collect();
+    results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
+    results.truncate(top_n);
+    Reranked { id: stamp::id("rerank-"), object: "list".to_owned(), model, results, usage: usage(tokens) }
+}
+
+/// `tokens`: of all texts.
+fn scored(model: String, scores: &[f32], tokens: u64) -> ScoreList {
+    let pair = |(index, &score): (u64, &f32)| ScoredPair { index, object: "score".to_owned(), score };
+    ScoreList {
+        id: stamp::id("score-"),
+        object: "list".to_owned(),
+        created: stamp::now(),
+        model,
+        data: (0..).zip(scores).map(pair).collect(),
+        usage: usage(tokens),
+    }
+}
+
+fn usage(tokens: u64) -> EmbeddingUsage {
+    EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
 use crate::flow::form::AnswerForm;
 use crate::flow::served::Served;
-use crate::wire::params::GenerationSettings;
+use crate::wire::settings::GenerationSettings;
 
 /// What a choice takes besides its text: its parameters and its channel.
 const CHOICE_BYTES: usize = 4096;

@@ -5,29 +5,28 @@ use camshaft_core::tensor::{MaskInput, Rows, Signature, Tensor};
 use crate::flow::backend::PredictBackend;
 use crate::flow::error::FlowError;
 use crate::wire::echo::Shown;
-use crate::wire::tensors::{INPUT, INPUTS};
-use crate::wire::written::Written;
+use crate::wire::tensors::{INPUT, INPUTS, RequestTensor};
 
 /// The tensors in the order in which the model takes them.
 ///
 /// # Errors
 /// 400 that names the input: it is missing, unknown, there twice, not of the shape or the type that the model takes, or too large.
-pub(crate) fn rows(model: &PredictBackend, written: Vec<Written>) -> Result<Rows, FlowError> {
+pub(crate) fn rows(model: &PredictBackend, written: Vec<RequestTensor<'_>>) -> Result<Rows, FlowError> {
     let specs = &model.signature.inputs;
     let names = || specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
     let mut tensors: Vec<Option<(String, Tensor)>> = specs.iter().map(|_| None).collect();
     for tensor in written {
         let path = tensor.path.clone();
-        let at = match (&tensor.name, specs.len()) {
+        let at = match (tensor.name(), specs.len()) {
             (None, 1) => 0,
             (None, _) => {
                 let message = format!("{path} is for models with one input; this one takes {}: use {INPUTS}", names());
                 return Err(FlowError::field(path, message));
             }
-            (Some(name), _) => match specs.iter().position(|spec| spec.name == *name) {
+            (Some(name), _) => match specs.iter().position(|spec| spec.name == name) {
                 Some(at) => at,
                 None => {
-                    let is_output = model.signature.outputs.iter().any(|spec| spec.name == *name);
+                    let is_output = model.signature.outputs.iter().any(|spec| spec.name == name);
                     let is = if is_output { "which is an output; " } else { "" };
                     let message = format!("{path}: the model has no input {}; {is}it takes {}", Shown(name), names());
                     return Err(FlowError::field(path, message));
@@ -93,8 +92,7 @@ mod tests {
     use super::*;
     use crate::flow::backend::PredictInfo;
     use crate::flow::jobs;
-    use crate::wire::json;
-    use crate::wire::tensors::Tensors;
+    use crate::wire::{read, tensors};
 
     /// Computing a number takes half of what a run may take.
     #[derive(Debug)]
@@ -131,9 +129,8 @@ mod tests {
             computing: Arc::new(Halves),
         };
         let asked = |body: &str| {
-            let mut tensors = Tensors::default();
-            json::parse_with(body, &mut tensors).unwrap();
-            rows(&model, tensors.tensors)
+            let request = read::read(body).unwrap().request;
+            rows(&model, tensors::of_predict(&request).unwrap())
         };
         let fits = asked(r#"{"input": [1, 2]}"#).unwrap();
         assert_eq!(fits.rows, 2);

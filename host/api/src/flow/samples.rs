@@ -2,8 +2,8 @@
 use camshaft_core::engine::ModelInfo;
 use serde_json::{Map, Value, json};
 
-use crate::flow::aside::Aside;
 use crate::flow::error::FlowError;
+use crate::flow::reading::Reading;
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::{CalledFunction, Conversation, Ending, Message, Role, ToolCall};
 
@@ -22,7 +22,7 @@ pub fn render_samples(info: &ModelInfo) {
     for (messages, tools) in chats.chain([(calls(), &tools[..])]) {
         let conversation =
             Conversation { messages: &messages, tools, variables: &variables, ending: Ending::default() };
-        let _: Result<String, FlowError> = template.render(conversation, &Aside::default());
+        let _: Result<String, FlowError> = template.render(conversation, &Reading::default());
     }
 }
 

@@ -10,6 +10,7 @@ use crate::flow::adapters::Adapters;
 use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PoolMessage, PredictBackend, TextModel};
 use crate::flow::error::FlowError;
 use crate::flow::notation::Notation;
+use crate::flow::read_permits::ReadPermits;
 use crate::flow::template::ChatTemplate;
 
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Served {
     /// `system_fingerprint`: changes with the weights and the server's version.
     pub(crate) fingerprint: String,
     asked: AtomicU64,
+    /// Of those who read requests for it.
+    pub(crate) read_permits: Arc<ReadPermits>,
 }
 
 impl Served {
@@ -51,7 +54,8 @@ impl Served {
         if let Some(notation) = &notation {
             notation.tell(&model.id);
         }
-        Ok(Arc::new(Self { model, template, notation, fingerprint, asked: AtomicU64::new(0) }))
+        let (asked, read_permits) = (AtomicU64::new(0), Arc::default());
+        Ok(Arc::new(Self { model, template, notation, fingerprint, asked, read_permits }))
     }
 
     /// For a request, which holds it from now on.

@@ -1,61 +1,46 @@
 //! Lists sessions, and closes one, so that its KV may be evicted.
-use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_core::adapters::AdapterSet;
 use camshaft_core::ids::SessionId;
 use camshaft_core::message::OpenSession;
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::TrySendError;
-use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::flow::api::ModelWish;
 use crate::flow::backend::PoolMessage;
-use crate::flow::context::ParseContext;
+use crate::flow::context;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::served::Served;
-use crate::wire::error::RequestError;
-use crate::wire::types::known;
-use crate::wire::types::tokens::{Session, SessionList};
-use crate::wire::{json, params};
+use crate::wire::types::tokens::{CloseSessionRequest, ClosedSession, Session, SessionList};
 
 /// Time for a worker to answer, which it does between two steps. Past it, the server counts as overloaded.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Serialize)]
-pub(crate) struct Closed {
-    id: String,
-    object: &'static str,
-    /// Whether there was such a session.
-    closed: bool,
-}
 
 /// Body: `{"model","session_id","lora","prompt_cache_key"}`: a session is one of the adapters and the key that it was used with. Closing an unknown or closed session is no error: `closed` is false then.
 ///
 /// # Errors
 /// 400 for a bad body, 503 if no worker answers.
-pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
-    let Asked { served, session, adapters, cache_key } = incoming.read(None, read).await?;
+pub(crate) async fn close(mut incoming: Incoming) -> Result<ClosedSession, FlowError> {
+    let bytes = incoming.text.len();
+    let CloseSessionRequest { model, session_id, lora, prompt_cache_key } = incoming.body().await?.request;
+    let session = SessionId::new(session_id.unwrap_or_default());
+    let adapted = lora.as_ref().is_some_and(|list| !list.is_empty());
+    let wish = ModelWish { name: model.as_deref(), session: Some(session.as_str()), falls_back: !adapted };
+    let found = incoming.target(&wish, None, bytes).await?.found;
+    let adapters = context::adapters(&incoming.caller, &found, lora.as_deref(), model.as_deref())?.set;
     let id = session.as_str().to_owned();
     let (reply, answer) = oneshot::channel();
     incoming.exchange.set_session(&session);
     let whole = incoming.caller.principal.namespace();
-    let namespace = cache_key.map_or(whole.clone(), |key| whole.keyed(&key)).under(&adapters);
+    let namespace = prompt_cache_key.map_or(whole.clone(), |key| whole.keyed(&key)).under(&adapters);
     let message = PoolMessage::CloseSession { namespace, session, reply };
-    send(&served, message)?;
+    send(&found.served, message)?;
     let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| FlowError::Overloaded)?;
     let closed = answer.map_err(|_| FlowError::WorkerLost)?;
-    Ok(Closed { id, object: "session.closed", closed })
-}
-
-/// A session to close.
-struct Asked {
-    served: Arc<Served>,
-    session: SessionId,
-    adapters: AdapterSet,
-    cache_key: Option<String>,
+    Ok(ClosedSession { id, object: "session.closed".to_owned(), closed })
 }
 
 /// The sessions of a whole namespace, the next to expire first. One that several workers have is listed once.
@@ -91,15 +76,4 @@ fn send(served: &Served, message: PoolMessage) -> Result<(), FlowError> {
         TrySendError::Full(_) => FlowError::Overloaded,
         TrySendError::Disconnected(_) => FlowError::PoolGone,
     })
-}
-
-fn read(context: ParseContext<'_>, text: &str) -> Result<Asked, FlowError> {
-    let body = json::parse(text)?;
-    let fields = body.fields();
-    context.known(&fields, &known::CLOSE_SESSION);
-    let served = context.model(&fields)?;
-    let required = || RequestError::field("session_id", "session_id is required");
-    let adapters = context.adapters(&fields, &served)?.set;
-    let cache_key = params::cache_key(&fields)?;
-    Ok(Asked { session: params::session(&fields)?.ok_or_else(required)?, served, adapters, cache_key })
 }

@@ -15,9 +15,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 
-use crate::flow::aside::Aside;
 use crate::flow::error::FlowError;
-use crate::flow::template_use::TemplateUse;
+use crate::flow::reading::{Reading, TemplateHealth};
 use crate::wire::messages::Conversation;
 
 /// Bound of the template instructions of one rendering. Past it the request is refused.
@@ -45,7 +44,7 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     /// The same with [`SHORT_FUEL`].
     short: Environment<'static>,
-    usage: Arc<TemplateUse>,
+    health: Arc<TemplateHealth>,
     stacks: [Stack; 2],
 }
 
@@ -82,14 +81,14 @@ impl ChatTemplate {
         environment.add_template_owned(NAME, source)?;
         let mut short = environment.clone();
         short.set_fuel(Some(SHORT_FUEL));
-        Ok(Self { environment, short, usage: Arc::new(TemplateUse::new(model)), stacks: STACKS })
+        Ok(Self { environment, short, health: Arc::new(TemplateHealth::new(model)), stacks: STACKS })
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next, unless its variables say otherwise.
     ///
     /// # Errors
     /// 400: the template refuses the messages, or fails on them. 503: it ran away before, or there is no memory for a stack.
-    pub(crate) fn render(&self, conversation: Conversation<'_>, aside: &Aside) -> Result<String, FlowError> {
+    pub(crate) fn render(&self, conversation: Conversation<'_>, reading: &Reading) -> Result<String, FlowError> {
         let Conversation { messages, tools, variables: kwargs, .. } = conversation;
         if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
             let param = format!("chat_template_kwargs.{name}");
@@ -104,26 +103,12 @@ impl ChatTemplate {
             variables.push(("messages".to_owned(), Value::from(Serde(messages))));
             self.run(fuel, Value::from_pairs(variables))
         };
-        let rendered = if let Some(places) = aside.inline_places() {
-            self.usage.render_inline(places, || run(SHORT_FUEL))?
-        } else {
-            let _place = self.usage.enter(aside.tenant(), aside.is_polite(), |turn| aside.wait_for(turn))?;
-            let watched = |fuel| {
-                let _watched = aside.rendering(&self.usage);
-                run(fuel)
-            };
-            // Most conversations are short, and a thread takes as long as they do.
-            match watched(SHORT_FUEL) {
-                Err(error) if is_out_of_fuel(&error) => {
-                    on_a_stack(self.stacks, watched).map_err(FlowError::TemplateStack)?
-                }
-                rendered => rendered,
-            }
-        };
-        let output = rendered.map_err(|error| match aside.inline_places().is_some() && is_out_of_fuel(&error) {
-            true => FlowError::NotInline,
-            false => refused(error),
+        // Most conversations are short, and a thread takes as long as they do.
+        let rendered = reading.render(&self.health, || match run(SHORT_FUEL) {
+            Err(error) if is_out_of_fuel(&error) => on_a_stack(self.stacks, run),
+            rendered => Ok(rendered),
         })?;
+        let output = rendered.map_err(FlowError::TemplateStack)?.map_err(refused)?;
         String::from_utf8(output).map_err(FlowError::TemplateOutput)
     }
 

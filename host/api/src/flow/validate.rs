@@ -1,44 +1,50 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
 use std::sync::Arc;
 
-use camshaft_core::policy::{Marks, Priority, RequestContext, Target, ValidateOutcome, ValidateRequest, Validation};
+use camshaft_core::policy::{
+    BodyText, Marks, Priority, RequestContext, Target, ValidateOutcome, ValidateRequest, Validation,
+};
+use serde_json::Value;
 
-use crate::flow::aside::INLINE_BYTES;
-use crate::flow::context::ParseContext;
+use crate::flow::caller::Caller;
+use crate::flow::context::ReadContext;
 use crate::flow::error::{AmendmentError, FlowError};
-use crate::wire::json::{self, Body};
+use crate::flow::incoming::{self, Incoming};
+use crate::flow::waiting;
+use crate::wire::read::{Body, Fields, read_bytes};
 
 /// Bound of an amendment in bytes. Past it, the policy has failed.
 const AMENDMENT_BYTES: usize = 1 << 20;
+/// The field that no amendment may change.
+const MODEL: &str = "model";
 
 /// A request that validators check.
-pub(crate) trait Validated: Sized {
-    /// # Errors
-    /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError>;
+pub(crate) trait Validated: Send + Sized + 'static {
     /// What tells which validators are asked.
-    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a>;
-    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest;
-    /// Checks that an amendment has not changed what it must not change.
+    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a>;
+
+    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest;
+
+    /// Checks that an amendment has not changed what it must not change. The model is the same in any case.
     fn is_same_kind(&self, before: &Self) -> bool;
 }
 
 /// What a validator finds beside the request's own fields.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
-    pub(crate) body: &'a str,
+    pub(crate) body: BodyText,
     pub(crate) marks: &'a Marks,
 }
 
 /// What validators are asked about a request that generates nothing. `prompt_tokens`: of its longest text.
 pub(crate) fn question(
-    context: ParseContext<'_>,
+    caller: &Caller,
     Target { model, endpoint, .. }: Target<'_>,
     Draft { body, marks }: Draft<'_>,
     estimated_cost: u64,
     prompt_tokens: u32,
 ) -> ValidateRequest {
-    let principal = &context.caller.principal;
+    let principal = &caller.principal;
     ValidateRequest {
         endpoint,
         model: model.to_owned(),
@@ -46,7 +52,7 @@ pub(crate) fn question(
         principal: principal.name.clone(),
         marks: marks.clone(),
         estimated_cost,
-        body: body.to_owned(),
+        body,
         prompt_tokens,
         max_tokens: 0,
         max_tokens_set: false,
@@ -72,79 +78,87 @@ impl<R> Accepted<R> {
     }
 }
 
-/// Calls every validator in turn. Parses an amended body again before the next validator sees it.
+/// Reads a body for its model, and asks every validator in turn. An amended body is read again before the next validator sees it.
 ///
 /// # Errors
-/// A validator's refusal, or 500 if a validator failed.
-pub(crate) fn run<R: Validated>(
-    context: ParseContext<'_>,
-    mut body: Body,
-    mut request: R,
-) -> Result<Accepted<R>, FlowError> {
-    let policies = &context.caller.policies;
+/// Those of `read`; a validator's refusal, or 500 if a validator failed.
+pub(crate) async fn accept<B, R>(
+    incoming: &mut Incoming,
+    of: &incoming::Target,
+    body: Arc<Body<B>>,
+    read: impl Fn(ReadContext<'_>, &B) -> Result<R, FlowError> + Clone + Send + 'static,
+) -> Result<Accepted<R>, FlowError>
+where
+    B: Fields + Send + Sync + 'static,
+    R: Validated,
+{
+    let (mut body, first) = (body, read.clone());
+    let mut request = {
+        let body = body.clone();
+        incoming.read(of, move |context| first(context, &body.request)).await?
+    };
+    let policies = incoming.caller.policies.clone();
     // An amendment changes nothing of what they are chosen by.
-    let target = request.target(context);
-    let validators: Vec<usize> =
-        (0..policies.validators()).filter(|index| policies.validates(*index, target)).collect();
-    // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
-    // differently.
-    let keeps = policies.keeps_bodies();
-    let mut seen = if !validators.is_empty() || keeps { serialize(&body)? } else { String::new() };
-    let mut marks = context.caller.principal.marks();
-    for (asked, index) in validators.into_iter().enumerate() {
-        context.check()?;
-        let ask = || {
-            let draft = Draft { body: &seen, marks: &marks };
-            policies.validate(index, &Arc::new(request.question(context, draft)))
-        };
-        let Validation { outcome, marks: set } = context.answers.of(asked, context.aside, ask)?;
+    let asked: Vec<usize> = {
+        let target = request.target(&incoming.caller);
+        (0..policies.validators()).filter(|index| policies.validates(*index, target)).collect()
+    };
+    let mut marks = incoming.caller.principal.marks();
+    for index in asked {
+        let seen = body.clone();
+        let draft = Draft { body: BodyText::new(move || seen.to_json()), marks: &marks };
+        let question = Arc::new(request.question(&incoming.caller, draft));
+        let Validation { outcome, marks: set } = incoming.within(of, policies.validate(index, &question)).await?;
         marks = set.unwrap_or(marks);
         match outcome {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {
-                let amended = amend(context, &request, &mut body, &patch);
-                (request, seen) = amended.map_err(|error| match error {
+                let amended = amend(incoming, of, (&body, patch), read.clone()).await;
+                let amended = amended.and_then(|(after, body)| match after.is_same_kind(&request) {
+                    true => Ok((after, body)),
+                    false => Err(AmendmentError::AnotherKind),
+                });
+                (request, body) = amended.map_err(|error| match error {
                     // Not what the policy has written, but where and when it is read.
                     AmendmentError::Refused(error) if !error.answer().status().is_client_error() => error,
                     error => FlowError::Amendment { index, source: Box::new(error) },
                 })?;
             }
             ValidateOutcome::Refuse(refusal) => return Err(FlowError::ValidatorRefused(Box::new(refusal))),
-            ValidateOutcome::Fault(fault) => {
-                return Err(FlowError::ValidatorFault(Box::new(fault)));
-            }
+            ValidateOutcome::Fault(fault) => return Err(FlowError::ValidatorFault(Box::new(fault))),
         }
     }
+    if let Some(meant) = &of.found.instead_of {
+        // Whoever is refused has nothing loaded.
+        waiting::wake_meanwhile(&incoming.api, meant);
+    }
     let Marks { attributes, priority } = marks;
-    Ok(Accepted { request, priority, context: RequestContext { attributes, body: keeps.then(|| seen.into()) } })
+    let kept = policies.keeps_bodies().then(|| body.to_json().into());
+    Ok(Accepted { request, priority, context: RequestContext { attributes, body: kept } })
 }
 
-fn serialize(body: &Body) -> Result<String, FlowError> {
-    serde_json::to_string(body).map_err(FlowError::Serialize)
-}
-
-/// Applies a merge patch to the body and parses the result, which comes with its text.
-fn amend<R: Validated>(
-    context: ParseContext<'_>,
-    before: &R,
-    body: &mut Body,
-    patch: &str,
-) -> Result<(R, String), AmendmentError> {
+/// Applies a merge patch to the body, and reads the result.
+async fn amend<B, R>(
+    incoming: &mut Incoming,
+    of: &incoming::Target,
+    (body, patch): (&Arc<Body<B>>, String),
+    read: impl Fn(ReadContext<'_>, &B) -> Result<R, FlowError> + Send + 'static,
+) -> Result<(R, Arc<Body<B>>), AmendmentError>
+where
+    B: Fields + Send + Sync + 'static,
+    R: Validated,
+{
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });
     }
-    let is_long = |text: &str| context.aside.inline_places().is_some() && text.len() > INLINE_BYTES;
-    if is_long(patch) {
-        return Err(FlowError::NotInline.into());
-    }
-    body.patch(&json::parse(patch)?);
-    let text = serialize(body)?;
-    if is_long(&text) {
-        return Err(FlowError::NotInline.into());
-    }
-    let after = before.parse(context, body)?;
-    if !after.is_same_kind(before) {
-        return Err(AmendmentError::AnotherKind);
-    }
-    Ok((after, text))
+    // What validators have added waits, too.
+    incoming.share.grow(read_bytes(&patch)).map_err(FlowError::from)?;
+    let body = body.clone();
+    let amended = incoming.read(of, move |context| {
+        let (before, body) = (body.member(MODEL), body.patched(&patch)?);
+        let (after, its) = (body.member(MODEL), &context.served().model.id);
+        let is_same = after == before || after.as_ref().and_then(Value::as_str) == Some(its);
+        Ok(if is_same { Some((read(context, &body.request)?, Arc::new(body))) } else { None })
+    });
+    amended.await?.ok_or(AmendmentError::AnotherKind)
 }

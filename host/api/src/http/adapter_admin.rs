@@ -1,4 +1,5 @@
 //! `/admin/models/{id}/adapters`: the LoRA adapters of a model, which operators load and unload while it is served.
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -18,10 +19,8 @@ use crate::flow::catalog::Entry;
 use crate::flow::error::FlowError;
 use crate::flow::life::AdapterRefusal;
 use crate::http::error::ApiError;
-use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
-use crate::wire::fields::wrong_type;
-use crate::wire::taken::Taken;
+use crate::wire::read;
 
 /// Bytes of a body.
 const BODY_BYTES: usize = 16 << 10;
@@ -137,20 +136,16 @@ async fn wanted(body: Body) -> Result<WantedAdapter, ApiError> {
 }
 
 fn adapter_of(body: &[u8]) -> Result<WantedAdapter, RequestError> {
-    let Value::Object(map) = serde_json::from_slice(body).map_err(RequestError::Json)? else {
-        return Err(RequestError::NotAnObject);
-    };
-    let mut fields = Taken::of_body(map);
-    let (id, path) = (fields.required_text("id")?, fields.required_text("path")?.into());
-    let scale = match fields.take("scale") {
-        None => 1.0,
-        Some(value) => value.as_f64().ok_or_else(|| wrong_type("scale", "a number", &value))? as f32,
-    };
-    match fields.rest().keys().next() {
-        None => Ok(WantedAdapter { id, path, scale }),
-        Some(other) => {
-            let message = format!("{:?} is no field of an adapter, which has id, path and scale", Shown(other));
-            Err(RequestError::field(Shown(other).to_string(), message))
-        }
-    }
+    let text = std::str::from_utf8(body).map_err(RequestError::NotUtf8)?;
+    let AdapterRequest { id, path, scale } = read::deserialize(text)?;
+    Ok(WantedAdapter { id, path, scale: scale.unwrap_or(1.0) })
+}
+
+/// What a body asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdapterRequest {
+    id: String,
+    path: PathBuf,
+    scale: Option<f32>,
 }

@@ -19,7 +19,6 @@ use crate::flow::incoming::Incoming;
 use crate::flow::quota::QuotaGrant;
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
-use crate::wire::json;
 use crate::wire::open_inference::JSON_LENGTH;
 
 /// Maximum silence within a body. Past it: 408.
@@ -91,7 +90,7 @@ async fn read_incoming(request: &mut Request, api: &Arc<Api>, format: Format) ->
             (text(bytes[..length].to_vec())?, Bytes::from(bytes).slice(length..))
         }
     };
-    share.resize(body.saturating_add(json::parsed_bytes(&text))).map_err(FlowError::NoRoom)?;
+    share.resize(body).map_err(FlowError::NoRoom)?;
     Ok(Incoming { api: api.clone(), caller, exchange, headers, grant, text, tail, share })
 }
 

@@ -9,8 +9,8 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::http::request_id::{REQUEST_ID, X_REQUEST_ID};
 use crate::wire::answer::X_SHOULD_RETRY;
-use crate::wire::params::TIMEOUT_HEADER;
 use crate::wire::quota_headers;
+use crate::wire::settings::TIMEOUT_HEADER;
 
 /// How long browsers may cache the answer to a preflight request.
 const PREFLIGHT: Duration = Duration::from_secs(600);

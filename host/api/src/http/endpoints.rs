@@ -15,11 +15,12 @@ use crate::flow::incoming::Incoming;
 use crate::flow::predict::{self as predictions, Protocol};
 use crate::flow::ranking;
 use crate::flow::rendered;
-use crate::flow::session::{self, Closed};
+use crate::flow::session;
 use crate::flow::tokenize;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
 use crate::wire::dialect::{Dialect, Framing};
+use crate::wire::types::tokens::ClosedSession;
 
 pub(crate) async fn chat(incoming: Incoming) -> Result<Response, ApiError> {
     Ok(generate::respond(Dialect::Chat, incoming).await?)
@@ -57,8 +58,13 @@ pub(crate) async fn template(incoming: Incoming) -> Result<Response, ApiError> {
 }
 
 /// Anthropic's.
-pub(crate) async fn count_tokens(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(rendered::count_tokens(incoming).await?)
+pub(crate) async fn count_message(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(rendered::count_message(incoming).await?)
+}
+
+/// OpenAI's.
+pub(crate) async fn count_response(incoming: Incoming) -> Result<Response, ApiError> {
+    Ok(rendered::count_response(incoming).await?)
 }
 
 pub(crate) async fn embed(incoming: Incoming) -> Result<Response, ApiError> {
@@ -95,6 +101,6 @@ pub(crate) async fn detokenize(incoming: Incoming) -> Result<Response, ApiError>
     Ok(tokenize::detokenize(incoming).await?)
 }
 
-pub(crate) async fn close_session(incoming: Incoming) -> Result<Json<Closed>, ApiError> {
+pub(crate) async fn close_session(incoming: Incoming) -> Result<Json<ClosedSession>, ApiError> {
     Ok(Json(session::close(incoming).await?))
 }

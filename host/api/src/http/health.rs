@@ -49,3 +49,8 @@ pub(crate) async fn metrics(
     }
     Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text))
 }
+
+/// For clients that look whether there is a server before they ask it anything.
+pub(crate) async fn root() -> &'static str {
+    "Camshaft\n"
+}

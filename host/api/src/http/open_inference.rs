@@ -1,10 +1,12 @@
 //! What paths of the Open Inference Protocol look like.
 
+use crate::http::paths::RERANK_COHERE;
+
 const ROOT: &str = "/v2";
 
 /// Whether a path is one of the protocol.
 pub(crate) fn is_under(path: &str) -> bool {
-    path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path != RERANK_COHERE && path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// What the rest of a path under `/v2/models/` asks for.

@@ -24,7 +24,7 @@ use crate::wire::types::messages::{
 use crate::wire::types::models::{ModelDetails, ModelList, TensorModelInfo};
 use crate::wire::types::ranking::{RerankRequest, Reranked, ScoreList, ScoreRequest};
 use crate::wire::types::response_events::ResponseEvent;
-use crate::wire::types::responses::{self, ResponsesRequest};
+use crate::wire::types::responses::{self, CountedInput, ResponsesRequest};
 use crate::wire::types::tokens::{
     ChatPrompt, CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest,
     Tokenized,
@@ -116,7 +116,13 @@ fn described(route: &PublicRoute) -> Described {
         ("POST", paths::TEMPLATE) => {
             posting("The prompt that a conversation makes", of::<ChatRequest>, Typed(of::<ChatPrompt>))
         }
-        ("POST", paths::RERANK) => posting("Ranks documents", of::<RerankRequest>, Typed(of::<Reranked>)),
+        ("GET", "/") => getting("There is a server", Other("text/plain")),
+        ("POST", paths::COUNT_INPUT) => {
+            posting("Counts the tokens of a conversation", of::<ResponsesRequest>, Typed(of::<CountedInput>))
+        }
+        ("POST", paths::RERANK | paths::RERANK_ALIAS | paths::RERANK_COHERE) => {
+            posting("Ranks documents", of::<RerankRequest>, Typed(of::<Reranked>))
+        }
         ("POST", paths::SCORE) => posting("Scores pairs of texts", of::<ScoreRequest>, Typed(of::<ScoreList>)),
         ("POST", "/v1/embeddings" | "/embeddings") => {
             posting("Vectors of texts", of::<EmbeddingRequest>, Typed(of::<EmbeddingList>))

@@ -11,9 +11,13 @@ pub(crate) const GENERATE: &str = "/v1/generate";
 pub(crate) const GENERATE_ALIAS: &str = "/generate";
 /// What only makes tokens of a prompt.
 pub(crate) const COUNT_TOKENS: &str = "/v1/messages/count_tokens";
+pub(crate) const COUNT_INPUT: &str = "/v1/responses/input_tokens";
 pub(crate) const TEMPLATE: &str = "/v1/chat/template";
 /// Other uses of embeddings.
 pub(crate) const RERANK: &str = "/v1/rerank";
+/// Where clients of Jina's and Cohere's APIs look for it.
+pub(crate) const RERANK_ALIAS: &str = "/rerank";
+pub(crate) const RERANK_COHERE: &str = "/v2/rerank";
 pub(crate) const SCORE: &str = "/v1/score";
 /// What follows a model's name in the path of its predictions.
 pub(crate) const PREDICT_SUFFIX: &str = "/predict";
@@ -30,8 +34,8 @@ pub(crate) fn canonical<'a>(method: &Method, route: &'a str) -> &'a str {
     match route {
         CHAT_ALIAS | RESPONSES | MESSAGES => CHAT,
         GENERATE | GENERATE_ALIAS => COMPLETIONS,
-        EMBEDDINGS_ALIAS | RERANK | SCORE => EMBEDDINGS,
-        COUNT_TOKENS | TEMPLATE => TOKENIZE,
+        EMBEDDINGS_ALIAS | RERANK | RERANK_ALIAS | RERANK_COHERE | SCORE => EMBEDDINGS,
+        COUNT_TOKENS | COUNT_INPUT | TEMPLATE => TOKENIZE,
         // Predictions of a model that the path names.
         MODEL | OPEN_MODEL if *method == Method::POST => PREDICT,
         OPEN_MODEL => MODEL,

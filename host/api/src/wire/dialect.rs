@@ -1,15 +1,19 @@
-//! The APIs that ask for generations. Requests of some are translated into those of the chat or the completion endpoint.
+//! The APIs that ask for generations. A request of another API becomes one of the chat or of the completion, which serve it.
 mod messages;
 mod native;
 mod responses;
 
+use std::sync::Arc;
+
 use crate::wire::error::RequestError;
-use crate::wire::json::Body;
-use crate::wire::translated::Translated;
-use crate::wire::types::known::{self, Known};
+use crate::wire::names::Names;
+use crate::wire::read::{self, Body};
+use crate::wire::types::chat::ChatRequest;
+use crate::wire::types::completions::CompletionRequest;
+use crate::wire::types::messages::CountTokensRequest;
 
 pub(crate) use native::Framing;
-pub(crate) use responses::ResponseEcho;
+pub(crate) use responses::{CUSTOM_INPUT, CallNames, CalledTool, ResponseEcho};
 
 /// An API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,34 +38,66 @@ pub(crate) enum AnswerFormat {
     Native(Framing),
 }
 
+/// A request as the chat or the completion has it, and what its answer needs to know.
+#[derive(Debug)]
+pub(crate) struct Converted<T> {
+    pub(crate) body: Arc<Body<T>>,
+    pub(crate) format: AnswerFormat,
+    /// What the client calls the fields.
+    pub(crate) names: Names,
+    /// What the client asked for and does not get, because the answer means the same without it.
+    pub(crate) left_out: Vec<&'static str>,
+}
+
+impl<T> Converted<T> {
+    /// Of a body that its own endpoint serves.
+    fn own(body: Body<T>, left_out: Vec<&'static str>) -> Self {
+        Self { body: Arc::new(body), format: AnswerFormat::OpenAi, names: Names::default(), left_out }
+    }
+}
+
+/// A request of any API, as the endpoint has it that serves it.
+#[derive(Debug)]
+pub(crate) enum Served {
+    Chat(Converted<ChatRequest>),
+    Completion(Converted<CompletionRequest>),
+}
+
 impl Dialect {
-    /// Translates a request of an API that another endpoint serves.
+    /// Reads a request.
     ///
     /// # Errors
     /// 400 that names the field, as the client has it.
-    pub(crate) fn read(self, body: Body) -> Result<Translated<AnswerFormat>, RequestError> {
+    pub(crate) fn read(self, text: &str) -> Result<Served, RequestError> {
         Ok(match self {
-            Self::Chat | Self::Completions => Translated::own(body).map(|()| AnswerFormat::OpenAi),
-            Self::Responses => responses::read(body)?.map(AnswerFormat::Responses),
-            Self::Messages => messages::read(body)?.map(|()| AnswerFormat::Messages),
-            Self::Native(framing) => native::read(body, framing)?.map(|()| AnswerFormat::Native(framing)),
+            Self::Chat => {
+                let body: Body<ChatRequest> = read::read(text)?;
+                let left_out = left_out_of(&body.request);
+                Served::Chat(Converted::own(body, left_out))
+            }
+            Self::Completions => Served::Completion(Converted::own(read::read(text)?, Vec::new())),
+            Self::Responses => Served::Chat(responses::chat(read::read(text)?)?),
+            Self::Messages => {
+                let body: Body<CountTokensRequest> = read::read(text)?;
+                if body.request.generation.max_tokens.is_none() {
+                    return Err(RequestError::field("max_tokens", "max_tokens is required"));
+                }
+                Served::Chat(messages::chat(body)?)
+            }
+            Self::Native(framing) => Served::Completion(native::completion(read::read(text)?, framing)?),
         })
-    }
-
-    /// The fields that a request may have, where they are not counted when it is parsed.
-    pub(crate) fn known(self) -> Option<&'static Known> {
-        match self {
-            Self::Chat | Self::Completions => None,
-            Self::Responses => Some(&known::RESPONSES),
-            Self::Messages => Some(&known::MESSAGES),
-            Self::Native(_) => Some(&known::GENERATE),
-        }
     }
 
     /// Whether the serving endpoint reads the body as the client sent it.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
+}
+
+/// What a chat asks for that nothing here does.
+fn left_out_of(request: &ChatRequest) -> Vec<&'static str> {
+    let asked = [("prediction", &request.prediction), ("web_search_options", &request.web_search_options)];
+    asked.into_iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name).collect()
 }
 
 impl AnswerFormat {
@@ -78,8 +114,16 @@ impl AnswerFormat {
 ///
 /// # Errors
 /// 400 that names the field, as the client has it.
-pub(crate) fn counted_chat(body: Body) -> Result<Translated<()>, RequestError> {
-    messages::counted(body)
+pub(crate) fn counted_message(text: &str) -> Result<Converted<ChatRequest>, RequestError> {
+    messages::chat(read::read(text)?)
+}
+
+/// The chat whose prompt OpenAI's `input_tokens` counts.
+///
+/// # Errors
+/// 400 that names the field, as the client has it.
+pub(crate) fn counted_response(text: &str) -> Result<Converted<ChatRequest>, RequestError> {
+    responses::chat(read::read(text)?)
 }
 
 #[cfg(test)]

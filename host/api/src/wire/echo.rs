@@ -29,7 +29,7 @@ pub(crate) fn message(text: &str) -> Cow<'_, str> {
 }
 
 /// The first `chars` characters, with an ellipsis if there are more.
-fn cut(text: &str, chars: usize) -> Cow<'_, str> {
+pub(crate) fn cut(text: &str, chars: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),

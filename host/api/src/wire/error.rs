@@ -19,8 +19,6 @@ pub(crate) enum RequestError {
     Json(#[source] serde_json::Error),
     #[error("the request body must be a JSON object")]
     NotAnObject,
-    #[error("the request body may hold at most {max} values besides lists of token ids and the numbers of tensors")]
-    TooManyValues { max: usize },
     #[error("the request body is not UTF-8 (at byte {})", .0.valid_up_to())]
     NotUtf8(#[source] Utf8Error),
     #[error("the request body was not sent in time")]
@@ -50,7 +48,6 @@ impl RequestError {
         let with = |status, code| Answer::new(status, ErrorType::InvalidRequest, self.to_string()).code(code);
         match self {
             Self::Field { param, .. } => Answer::invalid(self.to_string()).param(param.clone()),
-            Self::TooManyValues { .. } => Answer::invalid(self.to_string()).code("too_many_values"),
             Self::Json(_) | Self::NotAnObject | Self::NotUtf8(_) => {
                 Answer::invalid(self.to_string()).code("invalid_json")
             }

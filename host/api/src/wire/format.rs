@@ -1,18 +1,15 @@
-//! Reads what an answer's text must look like: OpenAI's `response_format`, and the fields that vLLM, llama.cpp and others have for it.
+//! What an answer's text must look like: OpenAI's `response_format`, and the fields that vLLM, llama.cpp and others have for it.
 use camshaft_core::grammar::GrammarSpec;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
-use crate::wire::fields::{Fields, wrong_type};
+use crate::wire::types::generation::{
+    GenerationFields, GrammarType, ResponseFormat, ResponseFormatType, StructuredOutputs, TypedGrammar,
+};
+use crate::wire::types::values::TextOrObject;
 
-const RESPONSE_FORMAT: &str = "response_format";
 const STRUCTURED: &str = "structured_outputs";
-/// What says how a text that is asked for by other fields is decoded, and may not be said here.
-const DECODING: [&str; 1] = ["guided_whitespace_pattern"];
-const STRUCTURED_OPTIONS: [&str; 4] =
-    ["whitespace_pattern", "disable_any_whitespace", "disable_additional_properties", "structural_tag"];
-const SCHEMA_NAME_BYTES: usize = 64;
 
 /// What a text must be.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,179 +30,121 @@ pub(crate) struct WantedFormat {
 /// Reads the format; `None`: any text.
 ///
 /// # Errors
-/// 400 that names the field: it is malformed or not supported, or another one asks for a format, too.
-pub(crate) fn read(fields: &Fields<'_>) -> Result<Option<WantedFormat>, RequestError> {
-    for name in DECODING {
-        if fields.get(name).is_some_and(|value| *value != Value::Bool(false)) {
-            return Err(RequestError::field(name, format!("{name} is not supported")));
-        }
-    }
-    let readers: [(&str, Reader); 8] = [
-        (RESPONSE_FORMAT, response_format),
-        ("json_schema", |fields, name| schema(fields, name, false)),
-        ("grammar", grammar),
-        (STRUCTURED, structured),
-        ("guided_json", |fields, name| schema(fields, name, true)),
-        ("guided_regex", regex),
-        ("guided_choice", choice),
-        ("guided_grammar", grammar),
+/// 400 that names the field: it is not supported, or another one asks for a format, too.
+pub(crate) fn read(fields: &GenerationFields) -> Result<Option<WantedFormat>, RequestError> {
+    let GenerationFields { grammar: of_grammar, json_schema, guided_json, guided_regex, .. } = fields;
+    let found = [
+        ("response_format", fields.response_format.as_ref().map(response_format).transpose()?.flatten()),
+        ("json_schema", json_schema.as_ref().map(|schema| json_of(schema, "json_schema"))),
+        ("grammar", of_grammar.as_ref().map(|of| grammar(of, "grammar")).transpose()?),
+        (STRUCTURED, fields.structured_outputs.as_ref().map(structured).transpose()?),
+        ("guided_json", guided_json.as_ref().map(|of| schema(of, "guided_json")).transpose()?),
+        ("guided_regex", guided_regex.as_ref().map(|pattern| regex(pattern, "guided_regex"))),
+        ("guided_choice", fields.guided_choice.as_ref().map(|texts| choice(texts, "guided_choice"))),
+        ("guided_grammar", fields.guided_grammar.as_ref().map(|of| grammar(of, "guided_grammar")).transpose()?),
     ];
-    let mut found: Option<(&str, WantedFormat)> = None;
-    for (name, read) in readers {
-        if fields.get(name).is_none() {
-            continue;
+    let mut found = found.into_iter().filter_map(|(name, wanted)| Some((name, wanted?)));
+    let first = found.next();
+    match (&first, found.next()) {
+        (Some((one, _)), Some((other, _))) => {
+            Err(RequestError::field(other, format!("{other} and {one} may not come together")))
         }
-        let Some(wanted) = read(fields, name)? else { continue };
-        if let Some((other, _)) = found {
-            return Err(RequestError::field(name, format!("{name} and {other} may not come together")));
-        }
-        found = Some((name, wanted));
+        _ => Ok(first.map(|(_, wanted)| wanted)),
     }
-    Ok(found.map(|(_, wanted)| wanted))
 }
 
-type Reader = fn(&Fields<'_>, &str) -> Result<Option<WantedFormat>, RequestError>;
-
-fn any_object() -> Format {
-    Format::Json(json!({"type": "object"}))
+fn wanted(format: Format, path: impl Into<String>) -> WantedFormat {
+    WantedFormat { format, path: path.into() }
 }
 
-fn wanted(format: Format, path: impl Into<String>) -> Option<WantedFormat> {
-    Some(WantedFormat { format, path: path.into() })
+fn json_of(schema: &Map<String, Value>, path: impl Into<String>) -> WantedFormat {
+    wanted(Format::Json(Value::Object(schema.clone())), path)
 }
 
-fn response_format(fields: &Fields<'_>, name: &str) -> Result<Option<WantedFormat>, RequestError> {
-    let format = Fields::of(fields.require(name)?, name)?;
-    format.require("type")?;
-    match format.text("type")?.unwrap_or_default() {
-        "text" => Ok(None),
+fn any_object(path: impl Into<String>) -> WantedFormat {
+    wanted(Format::Json(json!({"type": "object"})), path)
+}
+
+fn response_format(format: &ResponseFormat) -> Result<Option<WantedFormat>, RequestError> {
+    match (format.r#type, &format.schema, &format.json_schema) {
+        (ResponseFormatType::Text, ..) => Ok(None),
         // llama.cpp and others take a schema here, too.
-        "json_object" => match format.get("schema") {
-            Some(_) => schema(&format, "schema", false),
-            None => Ok(wanted(any_object(), name)),
-        },
-        "json_schema" => {
-            let inner = Fields::of(format.require("json_schema")?, &format.path("json_schema"))?;
-            check_name(&inner)?;
-            inner.flag("strict")?;
-            inner.require("schema")?;
-            schema(&inner, "schema", false)
+        (ResponseFormatType::JsonObject, Some(schema), _) => Ok(Some(json_of(schema, "response_format.schema"))),
+        (ResponseFormatType::JsonObject, None, _) => Ok(Some(any_object("response_format"))),
+        (ResponseFormatType::JsonSchema, _, Some(named)) => {
+            Ok(Some(json_of(&named.schema, "response_format.json_schema.schema")))
         }
-        other => {
-            let path = format.path("type");
-            let message = format!("{path} must be text, json_object or json_schema, got {:?}", Shown(other));
-            Err(RequestError::field(path, message))
+        (ResponseFormatType::JsonSchema, _, None) => {
+            let path = "response_format.json_schema";
+            Err(RequestError::field(path, format!("{path} is required")))
         }
     }
 }
 
-/// The name that OpenAI asks for. Nothing depends on it.
-fn check_name(fields: &Fields<'_>) -> Result<(), RequestError> {
-    let Some(name) = fields.text("name")? else { return Ok(()) };
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    if (1..=SCHEMA_NAME_BYTES).contains(&name.len()) && name.bytes().all(known) {
-        return Ok(());
-    }
-    let path = fields.path("name");
-    let message =
-        format!("{path} must have 1 to {SCHEMA_NAME_BYTES} letters, digits, `_` or `-`, got {:?}", Shown(name));
-    Err(RequestError::field(path, message))
-}
-
-/// `text`: the schema may also be given as its JSON.
-fn schema(fields: &Fields<'_>, name: &str, text: bool) -> Result<Option<WantedFormat>, RequestError> {
-    let path = fields.path(name);
-    match fields.require(name)? {
-        schema @ Value::Object(_) => Ok(wanted(Format::Json(schema.clone()), path)),
-        Value::String(text_of) if text => match serde_json::from_str(text_of) {
+/// A schema, or its JSON.
+fn schema(schema: &TextOrObject<Map<String, Value>>, path: &str) -> Result<WantedFormat, RequestError> {
+    match schema {
+        TextOrObject::Object(schema) => Ok(json_of(schema, path)),
+        TextOrObject::Text(text) => match serde_json::from_str(text) {
             Ok(schema @ Value::Object(_)) => Ok(wanted(Format::Json(schema), path)),
             _ => {
-                let message = format!("{path} must be a JSON Schema or its JSON, got {:?}", Shown(text_of));
+                let message = format!("{path} must be a JSON Schema or its JSON, got {:?}", Shown(text));
                 Err(RequestError::field(path, message))
             }
         },
-        other => Err(wrong_type(&path, "a JSON Schema", other)),
     }
 }
 
 /// GBNF or Lark, which are told apart by how they define a rule; or an object that says which.
-fn grammar(fields: &Fields<'_>, name: &str) -> Result<Option<WantedFormat>, RequestError> {
-    let path = fields.path(name);
-    let inner = match fields.require(name)? {
-        Value::String(text) if text.contains("::=") => {
-            return Ok(wanted(Format::Grammar(GrammarSpec::Gbnf { text: text.clone() }), path));
+fn grammar(grammar: &TextOrObject<TypedGrammar>, path: &str) -> Result<WantedFormat, RequestError> {
+    let TypedGrammar { r#type: of, value } = match grammar {
+        TextOrObject::Text(text) => {
+            let text = text.clone();
+            let spec = if text.contains("::=") { GrammarSpec::Gbnf { text } } else { GrammarSpec::Lark { text } };
+            return Ok(wanted(Format::Grammar(spec), path));
         }
-        Value::String(text) => return Ok(wanted(Format::Grammar(GrammarSpec::Lark { text: text.clone() }), path)),
-        value @ Value::Object(_) => Fields::of(value, &path)?,
-        other => return Err(wrong_type(&path, "a grammar, or an object with type and value", other)),
+        TextOrObject::Object(typed) => typed,
     };
-    inner.require("type")?;
-    inner.require("value")?;
-    let text = |inner: &Fields<'_>| Ok::<_, RequestError>(inner.text("value")?.unwrap_or_default().to_owned());
-    let spec = match inner.text("type")?.unwrap_or_default() {
-        "gbnf" => GrammarSpec::Gbnf { text: text(&inner)? },
-        "lark" => GrammarSpec::Lark { text: text(&inner)? },
-        "regex" => GrammarSpec::Regex { pattern: text(&inner)? },
-        "json" | "json_schema" => return schema(&inner, "value", true),
-        other => {
-            let path = inner.path("type");
-            let message = format!("{path} must be gbnf, lark, regex or json, got {:?}", Shown(other));
-            return Err(RequestError::field(path, message));
+    let path = format!("{path}.value");
+    let text = match value {
+        _ if *of == GrammarType::Json => return schema(value, &path),
+        TextOrObject::Text(text) => text.clone(),
+        TextOrObject::Object(_) => {
+            return Err(RequestError::field(path.clone(), format!("{path} must be a string, got an object")));
         }
     };
-    Ok(wanted(Format::Grammar(spec), inner.path("value")))
-}
-
-fn regex(fields: &Fields<'_>, name: &str) -> Result<Option<WantedFormat>, RequestError> {
-    let pattern = fields.text(name)?.unwrap_or_default().to_owned();
-    Ok(wanted(Format::Grammar(GrammarSpec::Regex { pattern }), fields.path(name)))
-}
-
-fn choice(fields: &Fields<'_>, name: &str) -> Result<Option<WantedFormat>, RequestError> {
-    let path = fields.path(name);
-    let text = |(i, value): (usize, &Value)| {
-        let path = format!("{path}[{i}]");
-        value.as_str().map(str::to_owned).ok_or_else(|| wrong_type(&path, "a string", value))
+    let spec = match of {
+        GrammarType::Gbnf => GrammarSpec::Gbnf { text },
+        GrammarType::Lark => GrammarSpec::Lark { text },
+        GrammarType::Regex | GrammarType::Json => GrammarSpec::Regex { pattern: text },
     };
-    let texts = fields.list(name)?.into_iter().flatten().enumerate().map(text).collect::<Result<_, _>>()?;
-    Ok(wanted(Format::Grammar(GrammarSpec::Choice { texts }), path))
+    Ok(wanted(Format::Grammar(spec), path))
+}
+
+fn regex(pattern: &str, path: &str) -> WantedFormat {
+    wanted(Format::Grammar(GrammarSpec::Regex { pattern: pattern.to_owned() }), path)
+}
+
+fn choice(texts: &[String], path: &str) -> WantedFormat {
+    wanted(Format::Grammar(GrammarSpec::Choice { texts: texts.to_vec() }), path)
 }
 
 /// vLLM's, of which one is set.
-fn structured(fields: &Fields<'_>, name: &str) -> Result<Option<WantedFormat>, RequestError> {
-    let inner = Fields::of(fields.require(name)?, name)?;
-    for option in STRUCTURED_OPTIONS {
-        if inner.get(option).is_some_and(|value| *value != Value::Bool(false)) {
-            let path = inner.path(option);
-            let message = format!("{path} is not supported");
-            return Err(RequestError::field(path, message));
-        }
-    }
-    let readers: [(&str, Reader); 5] = [
-        ("json", |fields, name| schema(fields, name, true)),
-        ("json_object", |fields, name| {
-            Ok(fields.flag(name)?.unwrap_or(false).then(|| wanted(any_object(), fields.path(name))).flatten())
-        }),
-        ("regex", regex),
-        ("choice", choice),
-        ("grammar", grammar),
+fn structured(outputs: &StructuredOutputs) -> Result<WantedFormat, RequestError> {
+    let path = |name: &str| format!("{STRUCTURED}.{name}");
+    let found = [
+        outputs.json.as_ref().map(|json| schema(json, &path("json"))).transpose()?,
+        (outputs.json_object == Some(true)).then(|| any_object(path("json_object"))),
+        outputs.regex.as_ref().map(|pattern| regex(pattern, &path("regex"))),
+        outputs.choice.as_ref().map(|texts| choice(texts, &path("choice"))),
+        outputs.grammar.as_ref().map(|of| grammar(of, &path("grammar"))).transpose()?,
     ];
-    let mut found = None;
-    for (kind, read) in readers {
-        if inner.get(kind).is_none() {
-            continue;
-        }
-        let Some(wanted) = read(&inner, kind)? else { continue };
-        if found.replace(wanted).is_some() {
-            let message = format!("{name} may hold one of json, json_object, regex, choice and grammar");
-            return Err(RequestError::field(name, message));
-        }
-    }
-    match found {
-        Some(wanted) => Ok(Some(wanted)),
-        None => {
-            let message = format!("{name} must hold one of json, json_object, regex, choice and grammar");
-            Err(RequestError::field(name, message))
+    let mut found = found.into_iter().flatten();
+    match (found.next(), found.next()) {
+        (Some(wanted), None) => Ok(wanted),
+        _ => {
+            let message = format!("{STRUCTURED} must hold one of json, json_object, regex, choice and grammar");
+            Err(RequestError::field(STRUCTURED, message))
         }
     }
 }
@@ -215,7 +154,8 @@ mod tests {
     use super::*;
 
     fn of(body: &Value) -> Result<Option<WantedFormat>, RequestError> {
-        read(&Fields::of_body(body.as_object().unwrap()))
+        let fields: GenerationFields = crate::wire::read::read(&body.to_string())?.request;
+        read(&fields)
     }
 
     #[test]
@@ -243,7 +183,7 @@ mod tests {
             (json!({"response_format": {"type": "json_object"}}), "response_format"),
             (json!({"structured_outputs": {"json_object": true}}), "structured_outputs.json_object"),
         ] {
-            assert_eq!(of(&body).unwrap(), wanted(any_object(), path), "{body}");
+            assert_eq!(of(&body).unwrap(), Some(any_object(path)), "{body}");
         }
         let lark = || GrammarSpec::Lark { text: "start: \"a\"".to_owned() };
         let gbnf = || GrammarSpec::Gbnf { text: "root ::= \"a\"".to_owned() };
@@ -260,7 +200,7 @@ mod tests {
             (json!({"guided_choice": ["a", "b"]}), choice(), "guided_choice"),
             (json!({"structured_outputs": {"choice": ["a", "b"]}}), choice(), "structured_outputs.choice"),
         ] {
-            assert_eq!(of(&body).unwrap(), wanted(Format::Grammar(spec), path), "{body}");
+            assert_eq!(of(&body).unwrap(), Some(wanted(Format::Grammar(spec), path)), "{body}");
         }
     }
 

@@ -1,11 +1,11 @@
 //! Reads the messages of a chat request.
-use camshaft_core::limits;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
-use crate::wire::fields::{Fields, wrong_type};
+use crate::wire::types::chat::{self, ChatMessage, ChatRequest, ContentPart, MessageFunctionCall, MessageToolCall};
+use crate::wire::types::values::{TextOrList, TextOrObject};
 
 const CONTINUE: &str = "continue_final_message";
 const GENERATION_PROMPT: &str = "add_generation_prompt";
@@ -49,7 +49,7 @@ pub(crate) struct ToolCall {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct CalledFunction {
     pub(crate) name: String,
-    /// An object; of templates that write it as it is, its JSON.
+    /// An object; of templates that write it as it is, its JSON. What is no JSON, because the call was cut, as it is.
     pub(crate) arguments: Value,
 }
 
@@ -94,9 +94,9 @@ impl Ending {
     ///
     /// # Errors
     /// 400: both are true, or the last message is none of the assistant's with a text that could go on.
-    pub(crate) fn read(fields: &Fields<'_>, messages: &[Message]) -> Result<Self, RequestError> {
-        let goes_on = fields.flag(CONTINUE)?.unwrap_or(false);
-        let begins = fields.flag(GENERATION_PROMPT)?;
+    pub(crate) fn read(request: &ChatRequest, messages: &[Message]) -> Result<Self, RequestError> {
+        let goes_on = request.continue_final_message.unwrap_or(false);
+        let begins = request.add_generation_prompt;
         let refuse = |why: &str| Err(RequestError::field(CONTINUE, format!("{CONTINUE} {why}")));
         match (goes_on, begins) {
             (false, None | Some(true)) => Ok(Self::Next),
@@ -110,22 +110,14 @@ impl Ending {
     }
 }
 
-/// Reads `messages`.
+/// The messages of a request as chat templates see them.
 ///
 /// # Errors
 /// 400 that names the message and field, such as `messages[2].content`.
-pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, RequestError> {
-    fields.require("messages")?;
-    let list = fields.list("messages")?.map_or(&[][..], Vec::as_slice);
-    if list.is_empty() {
-        return Err(RequestError::field("messages", "messages must hold at least one message"));
-    }
-    if list.len() > limits::MESSAGES {
-        let max = limits::MESSAGES;
-        return Err(RequestError::field("messages", format!("messages may hold at most {max}, got {}", list.len())));
-    }
-    let one = |(i, value)| message(value, &format!("messages[{i}]"));
-    let messages = list.iter().enumerate().map(one).collect::<Result<Vec<_>, RequestError>>()?;
+pub(crate) fn read(request: &ChatRequest) -> Result<Vec<Message>, RequestError> {
+    let messages = request.messages.as_deref().unwrap_or_default();
+    let messages = messages.iter().enumerate().map(|(i, message)| read_one(i, message));
+    let messages = messages.collect::<Result<Vec<_>, RequestError>>()?;
     check_results(&messages)?;
     Ok(messages)
 }
@@ -154,114 +146,109 @@ fn check_results(messages: &[Message]) -> Result<(), RequestError> {
     Ok(())
 }
 
-fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
-    let fields = Fields::of(value, path)?;
-    fields.require("role")?;
-    let role = match fields.text("role")?.unwrap_or_default() {
+fn read_one(i: usize, message: &ChatMessage) -> Result<Message, RequestError> {
+    let role = match message.role {
         // Newer clients call the role `developer` that templates know as `system`.
-        "system" | "developer" => Role::System,
-        "user" => Role::User,
-        "assistant" => Role::Assistant,
-        "tool" => Role::Tool,
-        role => {
-            let message = format!("role must be system, developer, user, assistant or tool, got {:?}", Shown(role));
-            return Err(RequestError::field(fields.path("role"), message));
-        }
+        chat::Role::System | chat::Role::Developer => Role::System,
+        chat::Role::User => Role::User,
+        chat::Role::Assistant => Role::Assistant,
+        chat::Role::Tool | chat::Role::Function => Role::Tool,
     };
-    let tool_calls = match role {
-        Role::Assistant => tool_calls(&fields)?,
-        _ => Vec::new(),
+    let required = |name: &str| {
+        let path = format!("messages[{i}].{name}");
+        RequestError::field(path.clone(), format!("{path} is required"))
     };
-    let path = fields.path("content");
-    let content = match fields.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => text_of_parts(parts, &path)?,
-        Some(other) => return Err(wrong_type(&path, "a string or a list of text parts", other)),
-        None if role == Role::Assistant => String::new(),
-        None => return Err(RequestError::field(path.clone(), format!("{path} is required"))),
+    let content = match (&message.content, &message.refusal) {
+        (Some(TextOrList::Text(text)), _) => text.clone(),
+        (Some(TextOrList::List(parts)), _) => text_of_parts(parts, role, i)?,
+        (None, refusal) if role == Role::Assistant => refusal.clone().unwrap_or_default(),
+        (None, _) => return Err(required("content")),
     };
-    let mut message = Message { tool_calls, ..Message::new(role, content) };
+    let mut read = Message::new(role, content);
     match role {
-        Role::Assistant => message.reasoning_content = fields.text("reasoning_content")?.map(str::to_owned),
+        Role::Assistant => {
+            read.reasoning_content = message.reasoning_content.clone().or_else(|| message.reasoning.clone());
+            read.tool_calls = message.tool_calls.iter().flatten().map(tool_call).collect();
+            read.tool_calls.extend(
+                message
+                    .function_call
+                    .as_ref()
+                    .map(|call| ToolCall { id: id_of_function(&call.name), function: called(call) }),
+            );
+        }
         Role::Tool => {
-            fields.require("tool_call_id")?;
-            message.tool_call_id = fields.text("tool_call_id")?.map(str::to_owned);
-            message.name = fields.text("name")?.map(str::to_owned);
+            let of_function = || match message.role {
+                chat::Role::Function => message.name.as_deref().map(id_of_function),
+                _ => None,
+            };
+            let id = message.tool_call_id.clone().or_else(of_function);
+            read.tool_call_id = Some(id.ok_or_else(|| required("tool_call_id"))?);
+            read.name.clone_from(&message.name);
         }
         Role::System | Role::User => {}
     }
-    Ok(message)
+    Ok(read)
 }
 
-/// The calls of an earlier answer.
-fn tool_calls(fields: &Fields<'_>) -> Result<Vec<ToolCall>, RequestError> {
-    let Some(list) = fields.list("tool_calls")? else { return Ok(Vec::new()) };
-    if list.len() > limits::CALLS {
-        let (path, max) = (fields.path("tool_calls"), limits::CALLS);
-        let message = format!("{path} may hold at most {max} calls, got {}", list.len());
-        return Err(RequestError::field(path, message));
-    }
-    let path = |i: usize| fields.path(&format!("tool_calls[{i}]"));
-    list.iter().enumerate().map(|(i, call)| tool_call(&Fields::of(call, &path(i))?)).collect()
+/// The id of a call in the older form, which has none.
+fn id_of_function(name: &str) -> String {
+    format!("call_{name}")
 }
 
-fn tool_call(fields: &Fields<'_>) -> Result<ToolCall, RequestError> {
-    function_type(fields)?;
-    fields.require("id")?;
-    let id = fields.text("id")?.unwrap_or_default().to_owned();
-    let function = Fields::of(fields.require("function")?, &fields.path("function"))?;
-    function.require("name")?;
-    let name = function.text("name")?.unwrap_or_default().to_owned();
-    function.require("arguments")?;
-    let text = function.text("arguments")?.unwrap_or_default();
-    // What clients send for a function without arguments.
-    let arguments = if text.trim().is_empty() { Ok(Value::Object(Map::new())) } else { serde_json::from_str(text) };
-    match arguments {
-        Ok(arguments @ Value::Object(_)) => Ok(ToolCall { id, function: CalledFunction { name, arguments } }),
-        _ => {
-            let path = function.path("arguments");
-            let message = format!("{path} must be the JSON of an object, got {:?}", Shown(text));
-            Err(RequestError::field(path, message))
-        }
-    }
+fn tool_call(call: &MessageToolCall) -> ToolCall {
+    ToolCall { id: call.id.clone(), function: called(&call.function) }
 }
 
-/// # Errors
-/// 400: `type` is there, and none of a function.
-pub(crate) fn function_type(fields: &Fields<'_>) -> Result<(), RequestError> {
-    match fields.text("type")? {
-        None | Some("function") => Ok(()),
-        Some(other) => {
-            let message = format!("{} must be function, got {:?}", fields.path("type"), Shown(other));
-            Err(RequestError::field(fields.path("type"), message))
-        }
-    }
+fn called(MessageFunctionCall { name, arguments }: &MessageFunctionCall) -> CalledFunction {
+    let arguments = match arguments {
+        None => Value::Object(Map::new()),
+        Some(TextOrObject::Object(arguments)) => Value::Object(arguments.clone()),
+        // What clients send for a function without arguments.
+        Some(TextOrObject::Text(text)) if text.trim().is_empty() => Value::Object(Map::new()),
+        Some(TextOrObject::Text(text)) => match serde_json::from_str(text) {
+            Ok(arguments @ Value::Object(_)) => arguments,
+            _ => Value::String(text.clone()),
+        },
+    };
+    CalledFunction { name: name.clone(), arguments }
 }
 
-fn text_of_parts(parts: &[Value], path: &str) -> Result<String, RequestError> {
+/// In a tool's result, what is no text is named in its place: the model cannot see it, and goes on all the same.
+fn text_of_parts(parts: &[ContentPart], role: Role, i: usize) -> Result<String, RequestError> {
     let mut text = String::new();
-    for (i, part) in parts.iter().enumerate() {
-        let fields = Fields::of(part, &format!("{path}[{i}]"))?;
-        fields.require("type")?;
-        let kind = fields.text("type")?.unwrap_or_default();
-        if kind != "text" {
-            let message = format!("content parts of type {:?} are not supported, only text", Shown(kind));
-            return Err(RequestError::field(fields.path("type"), message));
+    for (at, part) in parts.iter().enumerate() {
+        match (part.r#type.as_str(), &part.text, &part.refusal) {
+            ("text", Some(part), _) | ("refusal", _, Some(part)) => text.push_str(part),
+            ("text", None, _) => {
+                let path = format!("messages[{i}].content[{at}].text");
+                return Err(RequestError::field(path.clone(), format!("{path} is required")));
+            }
+            (kind, ..) if role == Role::Tool => text.push_str(&placeholder(kind)),
+            (kind, ..) => {
+                let path = format!("messages[{i}].content[{at}].type");
+                let message = format!("{path}: parts of type {:?} are not supported, only text", Shown(kind));
+                return Err(RequestError::field(path, message));
+            }
         }
-        fields.require("text")?;
-        text.push_str(fields.text("text")?.unwrap_or_default());
     }
     Ok(text)
 }
 
+/// What stands in a result for what the model cannot read.
+pub(crate) fn placeholder(kind: &str) -> String {
+    format!("[{} that cannot be shown]", Shown(kind))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use camshaft_core::limits;
     use serde_json::json;
 
+    use super::*;
+
     fn parse(messages: &Value) -> Result<Vec<Message>, RequestError> {
-        let body = json!({ "messages": messages });
-        read(&Fields::of_body(body.as_object().unwrap()))
+        let body = json!({ "messages": messages }).to_string();
+        read(&crate::wire::read::read(&body)?.request)
     }
 
     fn check_param(messages: &Value, param: &str) {
@@ -292,7 +279,7 @@ mod tests {
         check_param(&json!([user, "hi"]), "messages[1]");
         check_param(&json!([{"content": "hi"}]), "messages[0].role");
         check_param(&json!([user, {"role": "wizard", "content": "hi"}]), "messages[1].role");
-        check_param(&json!([{"role": "function", "content": "hi"}]), "messages[0].role");
+        check_param(&json!([{"role": "function", "content": "hi"}]), "messages[0].tool_call_id");
         check_param(&json!([{"role": "tool", "content": "hi"}]), "messages[0].tool_call_id");
         check_param(&json!([{"role": "tool", "tool_call_id": "c"}]), "messages[0].content");
         check_param(&json!([user, user, {"role": "user"}]), "messages[2].content");
@@ -361,16 +348,44 @@ mod tests {
         check(&json!({"id": "c", "type": "custom"}), ".type");
         check(&json!({"id": "c"}), ".function");
         check(&json!({"id": "c", "function": {"arguments": "{}"}}), ".function.name");
-        check(&json!({"id": "c", "function": {"name": "f"}}), ".function.arguments");
-        for arguments in [json!("{"), json!("[]"), json!("7"), json!({})] {
-            check(&json!({"id": "c", "function": {"name": "f", "arguments": arguments}}), ".function.arguments");
-        }
+        check(&json!({"id": "c", "function": {"name": "f", "arguments": 7}}), ".function.arguments");
         let calls = |count| {
             json!([{"role": "assistant", "tool_calls": vec![
             json!({"id": "c", "function": {"name": "f", "arguments": "{}"}}); count]}])
         };
         assert_eq!(parse(&calls(limits::CALLS)).unwrap()[0].tool_calls.len(), limits::CALLS);
         check_param(&calls(limits::CALLS + 1), "messages[0].tool_calls");
+    }
+
+    #[test]
+    fn regression_calls_are_taken_as_they_come_back() {
+        let arguments = |arguments: Value| {
+            let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
+            let got = parse(&json!([{"role": "assistant", "tool_calls": [call]}])).unwrap();
+            got[0].tool_calls[0].function.arguments.clone()
+        };
+        assert_eq!(arguments(Value::Null), json!({}));
+        assert_eq!(arguments(json!({"a": 1})), json!({"a": 1}), "as an object");
+        for cut in ["{\"a\": \"b", "[]", "7"] {
+            assert_eq!(arguments(json!(cut)), json!(cut), "as it is");
+        }
+        let older = parse(&json!([
+            {"role": "assistant", "reasoning": "hm", "function_call": {"name": "f", "arguments": "{\"a\":1}"}},
+            {"role": "function", "name": "f", "content": "9"},
+        ]));
+        let older = older.unwrap();
+        assert_eq!(older[0].reasoning_content.as_deref(), Some("hm"));
+        assert_eq!(older[0].tool_calls[0].function.arguments, json!({"a": 1}));
+        assert_eq!(older[1].tool_call_id.as_deref(), Some(older[0].tool_calls[0].id.as_str()));
+    }
+
+    #[test]
+    fn what_is_no_text_in_a_result_is_named_in_its_place() {
+        let got = parse(&json!([
+            {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
+        ]));
+        assert_eq!(got.unwrap()[1].content, format!("a{}", placeholder("image_url")));
     }
 
     #[test]

@@ -6,12 +6,16 @@ pub(crate) type Paths = [(&'static str, &'static str)];
 
 /// Indices in a path that begins so are those of messages, and of calls in them. The client has them elsewhere.
 const MESSAGE: &str = "messages[]";
+/// The same of a tool, of which some of the client's may be left out.
+const TOOL: &str = "tools[]";
 
 /// The names of the fields of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     paths: &'static Paths,
     messages: Vec<Origin>,
+    /// The client's path of each tool.
+    tools: Vec<String>,
 }
 
 /// Where in the client's body something is: the index of an item, and of a part of it.
@@ -43,19 +47,23 @@ impl Place {
 }
 
 impl Names {
-    pub(crate) fn new(paths: &'static Paths, messages: Vec<Origin>) -> Self {
-        Self { paths, messages }
+    pub(crate) fn new(paths: &'static Paths, messages: Vec<Origin>, tools: Vec<String>) -> Self {
+        Self { paths, messages, tools }
     }
 
     /// The same without what it knows of single messages.
     pub(crate) fn of_fields(&self) -> Self {
-        Self { paths: self.paths, messages: Vec::new() }
+        Self { paths: self.paths, ..Self::default() }
     }
 
     /// The client's path of a field. `None`: it has no other.
     pub(crate) fn own(&self, path: &str) -> Option<String> {
         let mut fitting = self.paths.iter().filter_map(|(served, own)| Some((served, own, fit(path, served)?)));
         let (served, own, (indices, rest)) = fitting.next()?;
+        if let (true, Some(within)) = (served.starts_with(TOOL), own.strip_prefix(TOOL)) {
+            let tool = indices.first().and_then(|tool| self.tools.get(*tool));
+            return Some(format!("{}{within}{rest}", tool.map_or("tools", String::as_str)));
+        }
         let indices = if served.starts_with(MESSAGE) { self.of_message(&indices) } else { indices };
         Some(filled(own, &indices, rest))
     }
@@ -115,7 +123,7 @@ mod tests {
         let from = |item: usize| Origin { at: Place::item(item), calls: Vec::new() };
         let caller = Origin { calls: vec![Place::item(4), Place::item(5)], ..from(3) };
         let result = Origin { at: Place::item(6).part(2), calls: Vec::new() };
-        Names::new(PATHS, vec![Origin::default(), caller, result])
+        Names::new(PATHS, vec![Origin::default(), caller, result], (0..20).map(|i| format!("tools[{i}]")).collect())
     }
 
     fn check(path: &str, expected: Option<&str>) {

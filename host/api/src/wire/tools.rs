@@ -1,14 +1,15 @@
-//! Reads the functions that a chat's answer may call, and which of them it may or must call.
+//! The functions that a chat's answer may call, and which of them it may or must call.
 use std::sync::Arc;
 
 use camshaft_core::family::tools::{Tool, ToolChoice, Tools, ToolsError};
-use camshaft_core::limits;
 use serde_json::{Map, Value, json};
 
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
-use crate::wire::fields::{Fields, wrong_type};
-use crate::wire::messages::function_type;
+use crate::wire::types::chat::{
+    AllowedToolsMode, ChatRequest, FunctionDefinition, NamedFunction, ToolChoiceObject, ToolChoiceType,
+};
+use crate::wire::types::values::TextOrObject;
 
 pub(crate) const TOOLS: &str = "tools";
 const CHOICE: &str = "tool_choice";
@@ -25,19 +26,15 @@ pub(crate) struct WantedTools {
 }
 
 impl WantedTools {
-    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls`, or their older forms.
     ///
     /// # Errors
     /// 400 that names the tool and field, such as `tools[2].function.name`.
-    pub(crate) fn read(fields: &Fields<'_>) -> Result<Self, RequestError> {
-        let list = fields.list(TOOLS)?.map_or(&[][..], Vec::as_slice);
-        if list.len() > limits::TOOLS {
-            return Err(refused(&ToolsError::TooMany { count: list.len() }));
-        }
-        let all = list.iter().enumerate().map(|(i, value)| tool(value, &format!("{TOOLS}[{i}]")));
-        let all = all.collect::<Result<Vec<_>, RequestError>>()?;
-        let choice = choice(fields)?;
-        let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    pub(crate) fn read(request: &ChatRequest) -> Result<Self, RequestError> {
+        let newer = request.tools.iter().flatten().map(|tool| &tool.function);
+        let all: Vec<Tool> = newer.chain(request.functions.iter().flatten()).map(tool).collect();
+        let choice = choice(request)?;
+        let parallel = request.parallel_tool_calls.unwrap_or(request.functions.is_none());
         let shown = match choice {
             ToolChoice::None => Vec::new(),
             _ => all.iter().map(template_tool).collect(),
@@ -55,17 +52,13 @@ impl WantedTools {
     }
 }
 
-fn tool(value: &Value, path: &str) -> Result<Tool, RequestError> {
-    let fields = Fields::of(value, path)?;
-    function_type(&fields)?;
-    let function = Fields::of(fields.require("function")?, &fields.path("function"))?;
-    function.require("name")?;
-    Ok(Tool {
-        name: function.text("name")?.unwrap_or_default().to_owned(),
-        description: function.text("description")?.map(str::to_owned),
-        parameters: function.object("parameters")?.cloned().map(Value::Object),
-        strict: function.flag("strict")?.unwrap_or(false),
-    })
+fn tool(function: &FunctionDefinition) -> Tool {
+    Tool {
+        name: function.name.clone(),
+        description: function.description.clone(),
+        parameters: function.parameters.clone().map(Value::Object),
+        strict: function.strict.unwrap_or(false),
+    }
 }
 
 /// A function as chat templates see it: as OpenAI has it, with a schema in any case.
@@ -77,44 +70,32 @@ fn template_tool(tool: &Tool) -> Value {
     json!({"type": "function", "function": function})
 }
 
-fn choice(fields: &Fields<'_>) -> Result<ToolChoice, RequestError> {
-    let choice = match fields.get(CHOICE) {
-        None => return Ok(ToolChoice::Auto),
-        Some(Value::String(mode)) => return mode_of(mode, CHOICE),
-        Some(value @ Value::Object(_)) => Fields::of(value, CHOICE)?,
-        Some(other) => return Err(wrong_type(CHOICE, "a string or an object", other)),
+fn choice(request: &ChatRequest) -> Result<ToolChoice, RequestError> {
+    let chosen = match (&request.tool_choice, &request.function_call) {
+        (Some(TextOrObject::Text(mode)), _) => return mode_of(mode, CHOICE),
+        (Some(TextOrObject::Object(chosen)), _) => chosen,
+        (None, Some(TextOrObject::Text(mode))) => return mode_of(mode, "function_call"),
+        (None, Some(TextOrObject::Object(NamedFunction { name }))) => return Ok(ToolChoice::Named(name.clone())),
+        (None, None) => return Ok(ToolChoice::Auto),
     };
-    choice.require("type")?;
-    match choice.text("type")?.unwrap_or_default() {
-        "function" => Ok(ToolChoice::Named(name(&choice)?)),
-        "allowed_tools" => {
-            let allowed = Fields::of(choice.require("allowed_tools")?, &choice.path("allowed_tools"))?;
-            allowed.require("tools")?;
-            let names = allowed.list("tools")?.into_iter().flatten().enumerate();
-            let names = names.map(|(i, value)| {
-                let tool = Fields::of(value, &allowed.path(&format!("tools[{i}]")))?;
-                function_type(&tool)?;
-                name(&tool)
-            });
-            let names = names.collect::<Result<Vec<_>, RequestError>>()?;
-            let required = match allowed.text("mode")?.unwrap_or("auto") {
-                "auto" => false,
-                "required" => true,
-                other => {
-                    let message = format!("{} must be auto or required, got {:?}", allowed.path("mode"), Shown(other));
-                    return Err(RequestError::field(allowed.path("mode"), message));
-                }
-            };
-            if names.is_empty() {
-                let path = allowed.path("tools");
+    let required = |name: &str| {
+        let path = format!("{CHOICE}.{name}");
+        RequestError::field(path.clone(), format!("{path} is required"))
+    };
+    match chosen {
+        ToolChoiceObject { r#type: ToolChoiceType::Function, function, .. } => {
+            let function = function.as_ref().ok_or_else(|| required("function"))?;
+            Ok(ToolChoice::Named(function.name.clone()))
+        }
+        ToolChoiceObject { r#type: ToolChoiceType::AllowedTools, allowed_tools, .. } => {
+            let allowed = allowed_tools.as_ref().ok_or_else(|| required("allowed_tools"))?;
+            if allowed.tools.is_empty() {
+                let path = format!("{CHOICE}.allowed_tools.tools");
                 let message = format!("{path} must hold at least one tool; for no calls at all, {CHOICE} is none");
                 return Err(RequestError::field(path, message));
             }
-            Ok(ToolChoice::Allowed { names, required })
-        }
-        other => {
-            let message = format!("{CHOICE}.type must be function or allowed_tools, got {:?}", Shown(other));
-            Err(RequestError::field(choice.path("type"), message))
+            let names = allowed.tools.iter().map(|tool| tool.function.name.clone()).collect();
+            Ok(ToolChoice::Allowed { names, required: allowed.mode == Some(AllowedToolsMode::Required) })
         }
     }
 }
@@ -129,13 +110,6 @@ fn mode_of(mode: &str, path: &str) -> Result<ToolChoice, RequestError> {
             Err(RequestError::field(path, message))
         }
     }
-}
-
-/// `function.name`.
-fn name(fields: &Fields<'_>) -> Result<String, RequestError> {
-    let function = Fields::of(fields.require("function")?, &fields.path("function"))?;
-    function.require("name")?;
-    Ok(function.text("name")?.unwrap_or_default().to_owned())
 }
 
 fn refused(error: &ToolsError) -> RequestError {
@@ -156,7 +130,9 @@ mod tests {
     use super::*;
 
     fn read(body: &Value) -> Result<WantedTools, RequestError> {
-        WantedTools::read(&Fields::of_body(body.as_object().unwrap()))
+        let mut body = body.clone();
+        body["messages"] = json!([{"role": "user", "content": "hi"}]);
+        WantedTools::read(&crate::wire::read::read(&body.to_string())?.request)
     }
 
     fn names(wanted: &WantedTools) -> Vec<&str> {
@@ -250,5 +226,8 @@ mod tests {
         }
         check(&json!({"tool_choice": "required"}), "tool_choice");
         check(&json!({"tools": [function("a")], "parallel_tool_calls": 1}), "parallel_tool_calls");
+        let older = json!({"functions": [{"name": "a"}, {"name": "b"}], "function_call": {"name": "b"}});
+        let wanted = read(&older).unwrap();
+        assert_eq!((names(&wanted), wanted.tools.required(), wanted.tools.parallel()), (vec!["b"], true, false));
     }
 }

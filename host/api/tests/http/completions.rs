@@ -82,9 +82,11 @@ async fn bounds_the_choices_of_one_request() {
 
 #[tokio::test]
 async fn echoes_the_prompt_as_it_came() {
-    let body = Server::new().complete(json!({"prompt": ["ab", [99, 100]], "echo": true})).await.json();
-    assert_eq!(body["choices"][0]["text"], "abHello");
-    assert_eq!(body["choices"][1]["text"], "cdHello");
+    for prompt in [json!(["ab", "cd"]), json!([[97, 98], [99, 100]])] {
+        let body = Server::new().complete(json!({"prompt": prompt, "echo": true})).await.json();
+        assert_eq!(body["choices"][0]["text"], "abHello");
+        assert_eq!(body["choices"][1]["text"], "cdHello");
+    }
     let streamed = Server::new().complete(json!({"echo": true, "stream": true})).await.events().0;
     assert_eq!(streamed[0]["choices"][0]["text"], "ab");
 }

@@ -146,7 +146,7 @@ async fn a_field_is_read_as_its_type_says_refused_ignored_or_logged() {
             check_field(&server, path, (name, schema)).await;
         }
     }
-    assert!(seen["served"] > 80 && seen["refused"] > 8 && seen["ignored"] > 4 && seen["logged"] == 4, "{seen:?}");
+    assert!(seen["served"] > 80 && seen["refused"] > 6 && seen["ignored"] > 6 && seen["logged"] == 4, "{seen:?}");
 }
 
 #[tokio::test]

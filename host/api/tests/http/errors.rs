@@ -75,7 +75,7 @@ async fn refuses_parameters_that_are_out_of_range_or_of_another_type() {
         assert_eq!(shape, format!("invalid_request_error - {param}"));
     }
     let (_, message) = Server::new().chat(json!({"temperature": 3.5})).await.error(400);
-    assert_eq!(message, "temperature must be between 0 and 2, got 3.5");
+    assert!(message.starts_with("temperature ") && message.contains("2, got 3.5"), "{message}");
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn refuses_bodies_that_are_not_json() {
     check(b"{\"model\": \"de", "line 1").await;
     check(b"{\"model\": \"\xFF\"}", "not UTF-8 (at byte 11)").await;
     check(b"[]", "must be a JSON object").await;
-    let deep: &'static [u8] = Box::leak("[".repeat(50_000).into_boxed_str()).as_bytes();
+    let deep: &'static [u8] = Box::leak(["{\"user\": ", &"[".repeat(50_000)].concat().into_boxed_str()).as_bytes();
     check(deep, "recursion limit").await;
 }
 

@@ -64,7 +64,7 @@ async fn submits_what_ends_a_generation_and_what_keeps_it_from_ending() {
     assert!(left <= Duration::from_secs(30), "it counts from arrival: {left:?}");
     let (shape, message) = Server::new().chat(json!({"stop_token_ids": [258]})).await.error(400);
     assert_eq!(shape, "invalid_request_error - stop_token_ids[0]");
-    assert_eq!(message, "stop_token_ids[0] must be between 0 and 257, got 258");
+    assert!(message.starts_with("stop_token_ids[0] ") && message.contains("257, got 258"), "{message}");
     let (_, message) = Server::new().complete(json!({"min_tokens": 17})).await.error(400);
     assert_eq!(message, "min_tokens must be at most max_tokens (16), got 17");
 }

@@ -1,12 +1,10 @@
 //! The memory of requests in flight: what they hold, for how long, and what happens when there is no room.
-use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use camshaft_api::ApiLimits;
 use camshaft_core::message::{FinishReason, Start};
-use camshaft_core::policy::{AuthOutcome, Principal, ValidateOutcome};
+use camshaft_core::policy::{AuthOutcome, Principal};
 use futures_util::stream;
 use serde_json::json;
 use tower::ServiceExt;
@@ -152,29 +150,4 @@ async fn regression_what_waits_in_the_queue_counts() {
     // It waits as well, but it was let in.
     assert!(tokio::time::timeout(Duration::from_millis(200), kept).await.is_err());
     assert_eq!(server.pool.starts.lock().unwrap().len(), 7);
-}
-
-#[tokio::test]
-async fn regression_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
-    let reader = Arc::new(Mutex::new(thread::current().id()));
-    let note = reader.clone();
-    let rules = Rules::default().validator(move |_| {
-        *note.lock().unwrap() = thread::current().id();
-        ValidateOutcome::Accept
-    });
-    let server = Server::with(rules, hello);
-    let completion = json!({"model": "demo", "prompt": "ab"});
-    let chat = chat_body(json!({}));
-    let cases = [
-        ("/v1/completions", &completion, 2048, false),
-        ("/v1/completions", &completion, 2049, true),
-        ("/v1/chat/completions", &chat, 2048, false),
-        ("/v1/chat/completions", &chat, 2049, true),
-    ];
-    for (path, body, bytes, aside) in cases {
-        let mut body = body.to_string();
-        body.push_str(&" ".repeat(bytes - body.len()));
-        assert_eq!(server.send(request("POST", path, &body)).await.status, 200);
-        assert_eq!(*reader.lock().unwrap() != thread::current().id(), aside, "{path}, {bytes} bytes");
-    }
 }

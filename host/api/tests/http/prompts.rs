@@ -115,7 +115,7 @@ async fn a_gap_in_a_text_is_filled_by_models_that_can() {
             json!({"suffix": "yz"}),
             "suffix is not supported by this model: its vocabulary has no tokens for a gap in a text",
         ),
-        (json!({"suffix": 7}), "suffix must be a string, got 7"),
+        (json!({"suffix": 7}), "suffix must be a string, got integer `7`"),
         (json!({"model": "org/secret", "suffix": "yz", "echo": true}), "suffix may not be set together with echo"),
         (
             json!({"model": "org/secret", "suffix": "yz", "truncate_prompt_tokens": 4}),

@@ -48,10 +48,7 @@ async fn a_prompt_is_scored_without_generating_anything() {
     assert_eq!(server.start().max_tokens, 0);
     // Only where the prompt is the answer.
     let (shape, message) = Server::new().complete(json!({"max_tokens": 0})).await.error(400);
-    assert_eq!(
-        (shape.as_str(), message.as_str()),
-        ("invalid_request_error - max_tokens", "max_tokens must be between 1 and 100, got 0")
-    );
+    assert_eq!(shape, "invalid_request_error - max_tokens", "{message}");
     let (shape, _) = Server::new().chat(json!({"max_tokens": 0, "echo": true})).await.error(400);
     assert_eq!(shape, "invalid_request_error - max_tokens");
 }

@@ -51,7 +51,7 @@ pub enum ToolsError {
     )]
     TooLarge { bytes: usize },
     #[error(
-        "the name {name:?} of tool {tool} has other characters than letters, digits, `_` and `-`, or not 1 to {} of them",
+        "the name {name:?} of tool {tool} has other characters than letters, digits, `_`, `-` and `.`, or not 1 to {} of them",
         limits::TOOL_NAME_BYTES
     )]
     Name { tool: usize, name: String },
@@ -189,7 +189,7 @@ impl Tool {
 
 /// Whether a character may occur in a tool's name.
 pub(crate) fn of_name(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
 }
 
 fn check(tool: usize, checked: &Tool) -> Result<(), ToolsError> {
@@ -256,11 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn names_have_1_to_64_letters_digits_underscores_and_hyphens() {
-        let longest = "x".repeat(64);
-        check(&["get_weather-2", &longest], &ToolChoice::Auto, &Ok((&["get_weather-2", &longest], false)));
-        for bad in ["", "a b", "a.b", "é", &"x".repeat(65)] {
-            check(&["ok", bad], &ToolChoice::Auto, &Err(ToolsError::Name { tool: 1, name: bad.to_owned() }));
+    fn names_have_1_to_128_letters_digits_underscores_hyphens_and_dots() {
+        let longest = "x".repeat(128);
+        check(&["mcp.weather-2_x", &longest], &ToolChoice::Auto, &Ok((&["mcp.weather-2_x", &longest], false)));
+        for bad in ["", "a b", "a/b", "é", &"x".repeat(129)] {
+            check(&["ok", bad], &ToolChoice::Auto, &Err(ToolsError::Name { tool: 1, name: cut(bad) }));
         }
         let same = ToolsError::SameName { first: 0, second: 2, name: "a".into() };
         assert_eq!(same.tool(), Some(2));

@@ -183,7 +183,7 @@ pub(crate) fn generation_request(max_tokens: u32) -> Arc<ValidateRequest> {
         principal: "ann".to_owned(),
         marks: Default::default(),
         estimated_cost: 5 + u64::from(max_tokens),
-        body: format!("{{\"max_tokens\":{max_tokens}}}"),
+        body: format!("{{\"max_tokens\":{max_tokens}}}").into(),
         prompt_tokens: 5,
         max_tokens,
         max_tokens_set: true,

@@ -134,8 +134,7 @@ pub(super) struct MessagesStreamWriter {
 enum OpenBlock {
     Thinking,
     Text,
-    /// The call with this index in the answer.
-    Call(usize),
+    Call,
 }
 
 /// An event about a block.
@@ -178,7 +177,8 @@ impl MessagesStreamWriter {
     }
 
     fn open(&mut self, out: &mut Pieces, next: OpenBlock, block: impl FnOnce() -> Value) {
-        if self.open == Some(next) {
+        // Each call is a block of its own.
+        if self.open == Some(next) && next != OpenBlock::Call {
             return;
         }
         self.close(out);
@@ -227,11 +227,9 @@ impl AnswerWriter for MessagesStreamWriter {
                     self.open(out, OpenBlock::Text, || json!({"type": "text", "text": ""}));
                     self.change(out, BlockDelta::Text { text });
                 }
-                AnswerPart::Call { index, id, name } => self.open(
-                    out,
-                    OpenBlock::Call(*index),
-                    || json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-                ),
+                AnswerPart::Call { id, name, .. } => {
+                    self.open(out, OpenBlock::Call, || json!({"type": "tool_use", "id": id, "name": name, "input": {}}))
+                }
                 AnswerPart::Arguments { text, .. } => {
                     if !text.is_empty() {
                         self.change(out, BlockDelta::Input { partial_json: text });

@@ -4,6 +4,7 @@ mod output;
 use std::sync::Arc;
 
 use axum::response::Response;
+use camshaft_core::message::TokenLogprob;
 use serde::Serialize;
 
 use super::parts::AnswerPart;
@@ -14,7 +15,7 @@ use crate::flow::generation::Totals;
 use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
 use crate::wire::answer::Answer;
-use crate::wire::dialect::ResponseEcho;
+use crate::wire::dialect::{CallNames, ResponseEcho};
 use crate::wire::sse::{self, Pieces};
 use output::{Head, Item, Logprobs, Outcome, Part, ResponseObject, Status};
 
@@ -32,6 +33,8 @@ pub(super) struct ResponsesStreamWriter {
     outcome: Outcome,
     items: Vec<Item>,
     open: Option<OpenBlock>,
+    /// Tokens before anything is told.
+    held: Vec<TokenLogprob>,
     /// Of the next event.
     sequence: u64,
     /// Of what the model has said.
@@ -45,8 +48,7 @@ pub(super) struct ResponsesStreamWriter {
 enum OpenBlock {
     Thinking,
     Text,
-    /// The call with this index in the answer.
-    Call(usize),
+    Call,
 }
 
 /// An event. Of its fields, each kind has some.
@@ -76,6 +78,8 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<&'a Logprobs>,
 }
 
@@ -83,7 +87,7 @@ impl ResponsesStreamWriter {
     pub(super) fn new(echo: ResponseEcho, request: Arc<GenerationRequest>) -> Self {
         let (echo_bytes, head) = (echo.bytes, Head::new(echo, &request));
         let (outcome, items) = (Outcome::open(), Vec::new());
-        Self { request, head, outcome, items, open: None, sequence: 0, text_bytes: 0, echo_bytes }
+        Self { request, head, outcome, items, open: None, held: Vec::new(), sequence: 0, text_bytes: 0, echo_bytes }
     }
 
     /// Text of the part that is open.
@@ -98,8 +102,11 @@ impl ResponsesStreamWriter {
 
     fn arguments(&mut self, out: &mut Pieces, more: &str) {
         self.text_bytes += more.len();
-        if let Some(item) = self.items.last_mut() {
-            item.add_arguments(more);
+        let Some(item) = self.items.last_mut() else { return };
+        item.add_arguments(more);
+        // The text of a custom tool is told once it is complete.
+        if matches!(item, Item::CustomToolCall { .. }) {
+            return;
         }
         let event = Event { delta: Some(more), ..at_item(&self.items) };
         Self::write(&mut self.sequence, out, "response.function_call_arguments.delta", event);
@@ -128,7 +135,7 @@ impl ResponsesStreamWriter {
     fn close_item(&mut self, out: &mut Pieces, status: Status) {
         match self.open.take() {
             None => return,
-            Some(OpenBlock::Call(_)) => self.close_call(out),
+            Some(OpenBlock::Call) => self.close_call(out),
             Some(OpenBlock::Thinking | OpenBlock::Text) => self.close_part(out),
         }
         if let Some(item) = self.items.last_mut() {
@@ -138,6 +145,13 @@ impl ResponsesStreamWriter {
     }
 
     fn close_call(&mut self, out: &mut Pieces) {
+        self.items.last_mut().into_iter().for_each(Item::end_input);
+        if let Some(Item::CustomToolCall { input, .. }) = self.items.last() {
+            let event = Event { delta: Some(input), ..at_item(&self.items) };
+            Self::write(&mut self.sequence, out, "response.custom_tool_call_input.delta", event);
+            let event = Event { input: Some(input), ..at_item(&self.items) };
+            return Self::write(&mut self.sequence, out, "response.custom_tool_call_input.done", event);
+        }
         let Some(Item::FunctionCall { name, arguments, .. }) = self.items.last() else { return };
         let (name, arguments) = (Some(name.as_str()), Some(arguments.as_str()));
         let event = Event { name, arguments, ..at_item(&self.items) };
@@ -193,11 +207,16 @@ impl AnswerWriter for ResponsesStreamWriter {
     }
 
     fn delta(&mut self, out: &mut Pieces, _: usize, delta: &AnswerDelta) {
-        // They go with the first text; with an empty one if all of it is held back, but not amid thinking or a call.
-        let mut list = Logprobs(logprobs::list(&self.request.vocabulary, &delta.logprobs));
-        if delta.parts.is_empty() && list.0.is_some() && matches!(self.open, None | Some(OpenBlock::Text)) {
-            self.open_text(out, OpenBlock::Text);
-            self.text(out, "response.output_text.delta", "", Some(&list));
+        let mut drawn = std::mem::take(&mut self.held);
+        drawn.extend_from_slice(&delta.logprobs);
+        // They go with the first text; with an empty one if all of it is held back within a text. What is held back before anything
+        // is told may begin a text, or a call, whose tokens are not told.
+        let mut list = Logprobs(logprobs::list(&self.request.vocabulary, &drawn));
+        match self.open {
+            _ if !delta.parts.is_empty() || list.0.is_none() => {}
+            None => self.held = drawn,
+            Some(OpenBlock::Text) => self.text(out, "response.output_text.delta", "", Some(&list)),
+            Some(OpenBlock::Thinking | OpenBlock::Call) => {}
         }
         for part in &delta.parts {
             match part {
@@ -209,9 +228,9 @@ impl AnswerWriter for ResponsesStreamWriter {
                     self.open_text(out, OpenBlock::Text);
                     self.text(out, "response.output_text.delta", text, Some(&std::mem::take(&mut list)));
                 }
-                AnswerPart::Call { index, id, name } => {
+                AnswerPart::Call { id, name, .. } => {
                     self.close_item(out, Status::Completed);
-                    self.open_item(out, OpenBlock::Call(*index), Item::call(id.clone(), name.clone()));
+                    self.open_item(out, OpenBlock::Call, Item::call(id.clone(), name.clone(), &self.head.calls));
                 }
                 AnswerPart::Arguments { text, .. } => {
                     if !text.is_empty() {
@@ -229,6 +248,10 @@ impl AnswerWriter for ResponsesStreamWriter {
     fn end(&mut self, out: &mut Pieces, totals: Totals) {
         if self.items.is_empty() {
             self.open_text(out, OpenBlock::Text);
+            let list = Logprobs(logprobs::list(&self.request.vocabulary, &self.held));
+            if list.0.is_some() {
+                self.text(out, "response.output_text.delta", "", Some(&list));
+            }
         }
         let status = self.outcome.ended();
         self.close_item(out, status);
@@ -258,7 +281,7 @@ pub(super) fn whole(
     let (head, mut outcome, mut items) = (Head::new(echo, request), Outcome::open(), Vec::new());
     for choice in choices {
         outcome.finish = Some(choice.finish);
-        items = output_of(request, choice);
+        items = output_of(request, choice, &head.calls);
     }
     (outcome.status, outcome.totals) = (outcome.ended(), Some(totals));
     items.iter_mut().for_each(|item| item.set_status(Status::Completed));
@@ -269,7 +292,7 @@ pub(super) fn whole(
 }
 
 /// What the model thought, said and called; at least one item.
-fn output_of(request: &GenerationRequest, choice: WholeChoice) -> Vec<Item> {
+fn output_of(request: &GenerationRequest, choice: WholeChoice, names: &CallNames) -> Vec<Item> {
     let mut items = Vec::new();
     if !choice.reasoning.is_empty() {
         items.push(Item::reasoning().with(Part::ReasoningText { text: choice.reasoning }));
@@ -282,8 +305,9 @@ fn output_of(request: &GenerationRequest, choice: WholeChoice) -> Vec<Item> {
         items.push(Item::message().with(text));
     }
     items.extend(choice.calls.into_iter().map(|call| {
-        let mut item = Item::call(call.id, call.name);
+        let mut item = Item::call(call.id, call.name, names);
         item.add_arguments(&call.arguments);
+        item.end_input();
         item
     }));
     items

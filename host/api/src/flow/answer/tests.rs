@@ -12,8 +12,7 @@ use crate::flow::budget::Budget;
 use crate::flow::request::Endpoint;
 use crate::fuzz::Parsers;
 use crate::wire::answer::ErrorType;
-use crate::wire::dialect::{Dialect, Framing};
-use crate::wire::json;
+use crate::wire::dialect::{Dialect, Framing, Served};
 
 const RESPONSE: &str = r#"{"model":"demo","input":"hi","stream":true,"instructions":"be brief","metadata":{"a":"b"}}"#;
 const MESSAGE: &str = r#"{"max_tokens":50,"messages":[{"role":"user","content":"hi"}]}"#;
@@ -22,7 +21,10 @@ const LINES: Dialect = Dialect::Native(Framing::Lines);
 
 /// What the format of an answer needs of its request.
 fn format(dialect: Dialect, request: &str) -> AnswerFormat {
-    dialect.read(json::parse(request).unwrap()).unwrap().kept
+    match dialect.read(request).unwrap() {
+        Served::Chat(request) => request.format,
+        Served::Completion(request) => request.format,
+    }
 }
 
 fn of_responses() -> AnswerFormat {
@@ -40,8 +42,7 @@ fn of_native(dialect: Dialect) -> AnswerFormat {
 /// A request for the model `demo` with a prompt of 21 tokens.
 fn request(endpoint: Endpoint) -> GenerationRequest {
     let body = json!({"prompt": "x".repeat(21), "session_id": "s", "logprobs": 0, "stream_options": {"include_usage": true}, "stream": true});
-    let mut request =
-        Parsers::new().unwrap().parse(Endpoint::Completion, &json::parse(&body.to_string()).unwrap()).unwrap();
+    let mut request = Parsers::new().unwrap().parse(Dialect::Completions, &body.to_string()).unwrap();
     request.endpoint = endpoint;
     request.adapters.name = Some("demo".to_owned());
     request

@@ -4,7 +4,7 @@ use serde_json::Map;
 
 use super::ChatTemplate;
 use super::tests::{info, message};
-use crate::flow::aside::Aside;
+use crate::flow::reading::Reading;
 use crate::wire::messages::{Message, Role};
 
 const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] \
@@ -65,7 +65,7 @@ const GEMMA: &str = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
 
 fn render(template: &str, (bos, eos): (&str, &str), messages: &[Message]) -> Result<String, String> {
     let compiled = ChatTemplate::compile("test", &info(Some(template), bos, eos)).unwrap();
-    super::tests::render(&compiled, messages, &Map::new(), &Aside::default()).map_err(|error| error.to_string())
+    super::tests::render(&compiled, messages, &Map::new(), &Reading::default()).map_err(|error| error.to_string())
 }
 
 fn conversation(system: bool) -> Vec<Message> {
@@ -135,7 +135,7 @@ fn regression_the_longest_conversation_is_rendered_by_every_published_template()
         // Also on the stack with fewer instructions.
         for stacks in [super::STACKS, [super::STACKS[1]; 2]] {
             compiled.stacks = stacks;
-            let rendered = super::tests::render(&compiled, &turns(limits::MESSAGES), &Map::new(), &Aside::default());
+            let rendered = super::tests::render(&compiled, &turns(limits::MESSAGES), &Map::new(), &Reading::default());
             assert_eq!(rendered.unwrap().matches("Go on.").count(), limits::MESSAGES, "{name}");
         }
     }

@@ -5,13 +5,12 @@ use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokeni
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
-use tokio::sync::Semaphore;
 
 use super::{ChatTemplate, FALLBACK, SHORT_FUEL, STACKS, Stack};
-use crate::flow::aside::Aside;
 use crate::flow::backend::TextModel;
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
+use crate::flow::reading::Reading;
 use crate::wire::messages::{CalledFunction, Conversation, Ending, Message, Role, ToolCall};
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
@@ -72,9 +71,9 @@ pub(super) fn render(
     template: &ChatTemplate,
     messages: &[Message],
     variables: &Map<String, Value>,
-    aside: &Aside,
+    reading: &Reading,
 ) -> Result<String, FlowError> {
-    template.render(Conversation { messages, tools: &[], variables, ending: Ending::default() }, aside)
+    template.render(Conversation { messages, tools: &[], variables, ending: Ending::default() }, reading)
 }
 
 fn user(contents: &[&str]) -> Vec<Message> {
@@ -91,7 +90,7 @@ fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Re
     let model = TextModel { info, tokenizer: Arc::new(Bytes) };
     let (messages, variables) = (&user(contents), &kwargs(variables));
     let conversation = Conversation { messages, tools: &[], variables, ending: Ending::default() };
-    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Aside::default())?;
+    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Reading::default())?;
     let tokens = rendered.tokens;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }
@@ -102,7 +101,7 @@ fn bytes(text: &str) -> Vec<u32> {
 
 fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<String, String> {
     let compiled = ChatTemplate::compile("test", &info(Some(template), "<s>", "</s>")).unwrap();
-    render(&compiled, &user(contents), &kwargs(variables), &Aside::default()).map_err(|error| error.to_string())
+    render(&compiled, &user(contents), &kwargs(variables), &Reading::default()).map_err(|error| error.to_string())
 }
 
 /// Deeper than any list of the template language: all that the instructions allow.
@@ -125,7 +124,7 @@ fn a_short_rendering_fits_the_stack_of_any_thread() {
         let mut compiled = ChatTemplate::compile("test", &info(Some(nested), "", "")).unwrap();
         // No other stack is to be had.
         compiled.stacks = [Stack { bytes: 1 << 60, fuel: 1 }; 2];
-        let error = render(&compiled, &user(&["x"]), &Map::new(), &Aside::default()).unwrap_err();
+        let error = render(&compiled, &user(&["x"]), &Map::new(), &Reading::default()).unwrap_err();
         assert_eq!(error.answer().body().error.code.as_deref(), Some("overloaded"));
     });
     rendering.unwrap().join().unwrap();
@@ -174,7 +173,7 @@ fn reads_control_text_in_tools_and_calls_as_plain_text() {
     let (messages, variables) = ([told], Map::new());
     let conversation =
         Conversation { messages: &messages, tools: &tools, variables: &variables, ending: Ending::default() };
-    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Aside::default()).unwrap();
+    let rendered = prompt::render(&model, &compiled, conversation, 1024, &Reading::default()).unwrap();
     let body = "{\"function\": {\"description\": \"says <|user|>\"}}";
     let call = "{\"type\": \"function\", \"id\": \"<|bos|>\", \"function\": {\"name\": \"f<|end|>\", \
                 \"arguments\": {\"<|user|>\": [\"\\\"<|end|>\\n\"]}}}";
@@ -317,7 +316,7 @@ fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one
         let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
         let mut compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
         compiled.stacks = stacks;
-        render(&compiled, &user(&["hi"]), &Map::new(), &Aside::default())
+        render(&compiled, &user(&["hi"]), &Map::new(), &Reading::default())
     };
     assert_eq!(rendered([never, less], 1000).unwrap(), "a".repeat(1000));
     assert!(rendered([never, less], 10_000).unwrap_err().to_string().contains("fuel"), "fewer instructions fit on it");
@@ -325,18 +324,6 @@ fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one
     assert_eq!(rendered([never, never], 10).unwrap(), "a".repeat(10), "it needs no stack of its own");
     let refused = rendered([never, never], 1000).unwrap_err().answer();
     assert_eq!((refused.status().as_u16(), refused.body().error.code.as_deref()), (503, Some("overloaded")));
-}
-
-#[test]
-fn regression_only_short_renderings_are_done_on_threads_that_serve_connections() {
-    let inline = |turns: u64, places| {
-        let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
-        let compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
-        render(&compiled, &user(&["hi"]), &Map::new(), &Aside::inline(Arc::new(Semaphore::new(places))))
-    };
-    assert_eq!(inline(100, 1).unwrap(), "a".repeat(100));
-    assert!(matches!(inline(SHORT_FUEL, 1), Err(FlowError::NotInline)), "it takes more instructions");
-    assert!(matches!(inline(100, 0), Err(FlowError::NotInline)), "the other threads render");
 }
 
 #[test]
@@ -356,6 +343,6 @@ fn values_nested_as_deep_as_the_smaller_stack_allows_are_dropped() {
                   {% set ns.l = [ns.l] %}{% endfor %}{% endfor %}";
     let mut compiled = ChatTemplate::compile("test", &info(Some(nested), "", "")).unwrap();
     compiled.stacks = [STACKS[1]; 2];
-    let error = render(&compiled, &user(&["x"]), &Map::new(), &Aside::default()).unwrap_err().to_string();
+    let error = render(&compiled, &user(&["x"]), &Map::new(), &Reading::default()).unwrap_err().to_string();
     assert!(error.contains("fuel"), "{error}");
 }

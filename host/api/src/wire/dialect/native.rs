@@ -1,16 +1,17 @@
 //! The server's own generations: a prompt in text or tokens, as a completion.
+use std::sync::Arc;
+
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
-use serde_json::Value;
 
+use super::{AnswerFormat, Converted};
 use crate::wire::error::RequestError;
-use crate::wire::fields::wrong_type;
-use crate::wire::json::Body;
-use crate::wire::lists::{IdLists, Lists};
 use crate::wire::names::{Names, Paths};
-use crate::wire::taken::Taken;
-use crate::wire::translated::{Translated, refuse};
-use crate::wire::types::generate::REFUSED;
+use crate::wire::read::Body;
+use crate::wire::types::completions::CompletionRequest;
+use crate::wire::types::generate::GenerateRequest;
+use crate::wire::types::generation::GenerationFields;
+use crate::wire::types::values::Input;
 
 /// What the completion endpoint calls the fields of a request whose prompt is `tokens`.
 const OF_TOKENS: &Paths = &[("prompt", "tokens")];
@@ -60,53 +61,34 @@ impl<'a> Accepted<'a> {
     }
 }
 
+/// The completion that a generation asks for.
+///
 /// # Errors
-/// 400 that names the field.
-pub(super) fn read(body: Body, framing: Framing) -> Result<Translated<()>, RequestError> {
-    let (map, lists) = body.into_parts();
-    let mut fields = Taken::of_body(map);
-    refuse(&fields, REFUSED)?;
-    let stream = fields.flag("stream")?.unwrap_or(framing != Framing::Unspecified);
-    let paths = if fields.has("tokens") { OF_TOKENS } else { &[] };
-    let (prompt, lists) = prompt(&mut fields, lists)?;
-    if let Some(n) = fields.take("n").filter(|n| n.as_u64() != Some(1)) {
-        return Err(RequestError::field("n", format!("n must be 1 here, got {n}: use /v1/completions")));
-    }
-    let mut body = fields.rest();
-    body.insert("prompt".to_owned(), prompt);
-    if stream {
-        body.insert("stream".to_owned(), true.into());
-    }
-    let names = Names::new(paths, Vec::new());
-    Ok(Translated { names, ..Translated::own(Body::of_parts(body, lists)) })
-}
-
-/// The prompt, which `prompt` or `tokens` gives, with its lists.
-fn prompt(fields: &mut Taken, mut lists: Lists) -> Result<(Value, Lists), RequestError> {
-    let (prompt, tokens) = (fields.take("prompt"), fields.take("tokens"));
-    let ids = lists.take("tokens");
-    if let Some(IdLists::Several(_)) = ids {
-        return Err(RequestError::field("tokens", "tokens must be one list of token ids"));
-    }
-    match (prompt, tokens) {
-        (Some(_), Some(_)) => Err(RequestError::field("tokens", "prompt and tokens may not come together")),
-        (None, None) => Err(fields.missing("prompt")),
-        (Some(text @ Value::String(_)), None) => Ok((text, Lists::default())),
-        (Some(other), None) => Err(wrong_type("prompt", "a string (lists of token ids are tokens)", &other)),
-        (None, Some(list @ Value::Array(_))) if ids.is_some() => {
-            lists.set("prompt", ids);
-            Ok((list, lists))
-        }
-        (None, Some(Value::Array(items))) => Err(no_ids(&items)),
-        (None, Some(other)) => Err(wrong_type("tokens", "a list of token ids", &other)),
-    }
-}
-
-/// What is wrong with a list that is none of token ids.
-fn no_ids(items: &[Value]) -> RequestError {
-    let is_id = |item: &Value| item.as_u64().is_some_and(|id| u32::try_from(id).is_ok());
-    match items.iter().enumerate().find(|(_, item)| !is_id(item)) {
-        Some((at, item)) => wrong_type(&format!("tokens[{at}]"), "a token id", item),
-        None => RequestError::field("tokens", "tokens must hold at least one token id"),
-    }
+/// 400: it has neither a text nor tokens, or both.
+pub(super) fn completion(
+    body: Body<GenerateRequest>,
+    framing: Framing,
+) -> Result<Converted<CompletionRequest>, RequestError> {
+    let GenerateRequest { prompt, tokens, echo, logprobs, suffix, parse_special, generation, .. } = body.request;
+    let (prompt, paths): (_, &Paths) = match (prompt, tokens) {
+        (Some(text), None) => (Input::Text(text), &[]),
+        (None, Some(tokens)) => (Input::Tokens(tokens), OF_TOKENS),
+        (None, None) => return Err(RequestError::field("prompt", "prompt is required")),
+        (Some(_), Some(_)) => return Err(RequestError::field("tokens", "tokens and prompt may not come together")),
+    };
+    let stream = generation.stream.unwrap_or(framing != Framing::Unspecified);
+    let request = CompletionRequest {
+        prompt: Some(prompt),
+        echo,
+        logprobs,
+        suffix,
+        parse_special,
+        generation: GenerationFields { stream: Some(stream), ..generation },
+    };
+    Ok(Converted {
+        body: Arc::new(Body { request, unknown: body.unknown }),
+        format: AnswerFormat::Native(framing),
+        names: Names::new(paths, Vec::new(), Vec::new()),
+        left_out: Vec::new(),
+    })
 }

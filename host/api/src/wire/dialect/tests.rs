@@ -6,15 +6,29 @@ mod responses;
 use serde_json::Value;
 
 use super::*;
-use crate::wire::json;
 
 /// The body that the serving endpoint reads.
 fn body_of(dialect: Dialect, request: &Value) -> Result<Value, String> {
-    let read = dialect.read(json::parse(&request.to_string()).unwrap()).map_err(|error| error.to_string())?;
-    Ok(serde_json::to_value(&read.body).unwrap())
+    let read = dialect.read(&request.to_string()).map_err(|error| error.to_string())?;
+    let text = match read {
+        Served::Chat(converted) => converted.body.to_json(),
+        Served::Completion(converted) => converted.body.to_json(),
+    };
+    Ok(serde_json::from_str(&text).unwrap())
 }
 
-/// What the client is told about a request that is refused.
+/// The field at fault of a request that is refused.
 fn refusal(dialect: Dialect, request: &Value) -> String {
-    body_of(dialect, request).expect_err("it is refused")
+    let error = dialect.read(&request.to_string()).expect_err("it is refused");
+    let error = error.answer().body().error;
+    assert!(error.message.chars().count() < 600, "a client's value is cut: {}", error.message);
+    error.param.unwrap_or_default()
+}
+
+/// What is left out of a chat.
+fn left_out(dialect: Dialect, request: &Value) -> Vec<&'static str> {
+    match dialect.read(&request.to_string()).unwrap() {
+        Served::Chat(converted) => converted.left_out,
+        Served::Completion(converted) => converted.left_out,
+    }
 }

@@ -2,132 +2,243 @@
 use std::collections::BTreeMap;
 
 use camshaft_core::limits;
+use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::generation::{ChoiceNote, FinishReason, GenerationFields, Usage, present};
+use super::values::{TextOrList, TextOrObject, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ChatRequest {
-    #[schemars(length(min = 1, max = limits::MESSAGES))]
-    pub(crate) messages: Vec<ChatMessage>,
-    /// Log-probabilities of the tokens.
-    pub(crate) logprobs: Option<bool>,
-    /// Alternatives of each token; only with `logprobs`.
-    #[schemars(range(min = limits::TOP_LOGPROBS.min, max = limits::TOP_LOGPROBS.max))]
-    pub(crate) top_logprobs: Option<u32>,
-    /// Variables for the model's chat template.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    /// False: the prompt ends behind the last message.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) add_generation_prompt: Option<bool>,
-    /// The answer continues the last message, which is the assistant's.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) continue_final_message: Option<bool>,
-    /// Functions that the answer may call.
-    #[schemars(length(max = limits::TOOLS))]
-    pub(crate) tools: Option<Vec<Tool>>,
-    pub(crate) tool_choice: Option<ToolChoice>,
-    /// Whether an answer may have several calls; by default it may.
-    pub(crate) parallel_tool_calls: Option<bool>,
-    /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`, for templates that know it.
-    pub(crate) reasoning_effort: Option<String>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) functions: Option<Vec<Value>>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) audio: Option<Value>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) prediction: Option<Value>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) web_search_options: Option<Value>,
-    /// Other modalities than text are refused.
-    pub(crate) modalities: Option<Vec<String>>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) function_call: Option<Value>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) verbosity: Option<String>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) metadata: Option<BTreeMap<String, String>>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) store: Option<bool>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) service_tier: Option<String>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) prompt_cache_retention: Option<String>,
-    #[serde(flatten)]
-    pub(crate) generation: GenerationFields,
+request! {
+    ChatRequest {
+        #[garde(required, length(min = 1, max = limits::MESSAGES), dive)]
+        messages: Vec<ChatMessage>,
+        /// Log-probabilities of the tokens.
+        logprobs: bool,
+        /// Alternatives of each token; only with `logprobs`.
+        #[garde(range(min = limits::TOP_LOGPROBS.min, max = limits::TOP_LOGPROBS.max))]
+        top_logprobs: Whole,
+        /// Variables for the model's chat template.
+        #[schemars(extend("x-own" = true))]
+        chat_template_kwargs: Map<String, Value>,
+        /// False: the prompt ends behind the last message.
+        #[schemars(extend("x-own" = true))]
+        add_generation_prompt: bool,
+        /// The answer continues the last message, which is the assistant's.
+        #[schemars(extend("x-own" = true))]
+        continue_final_message: bool,
+        /// Functions that the answer may call.
+        #[garde(length(max = limits::TOOLS))]
+        tools: Vec<ChatTool>,
+        tool_choice: TextOrObject<ToolChoiceObject>,
+        /// Whether an answer may have several calls; by default it may.
+        parallel_tool_calls: bool,
+        /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`, for templates that know it; `max` is `xhigh`.
+        reasoning_effort: ReasoningEffort,
+        /// The older form of `tools`.
+        #[garde(length(max = limits::TOOLS))]
+        functions: Vec<FunctionDefinition>,
+        /// The older form of `tool_choice`: `none`, `auto`, or a function that must be called.
+        function_call: TextOrObject<NamedFunction>,
+        #[garde(custom(refused("is not supported: no audio is generated")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        audio: Value,
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        prediction: Value,
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        web_search_options: Value,
+        /// Other modalities than text are refused.
+        #[garde(custom(text_alone))]
+        modalities: Vec<String>,
+        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
+        verbosity: Value,
+        #[schemars(with = "Option<BTreeMap<String, String>>", extend("x-support" = "ignored"))]
+        metadata: Value,
+        #[schemars(with = "Option<bool>", extend("x-support" = "ignored"))]
+        store: Value,
+        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
+        service_tier: Value,
+        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
+        prompt_cache_retention: Value,
+    }
+    with generation: GenerationFields
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
 pub(crate) struct ChatMessage {
     pub(crate) role: Role,
     /// Required, but of the assistant's.
-    pub(crate) content: Option<Content>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<TextOrList<ContentPart>>,
     /// Of a tool's message, the function. Ignored in others.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// Of the assistant's: what it thought.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-own" = true))]
     pub(crate) reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-own" = true))]
+    pub(crate) reasoning: Option<String>,
+    /// Of the assistant's: instead of its content.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<String>,
     /// Of the assistant's.
-    #[schemars(length(max = limits::CALLS))]
-    pub(crate) tool_calls: Option<Vec<ToolCall>>,
+    #[garde(length(max = limits::CALLS))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<Vec<MessageToolCall>>,
     /// Of a tool's: the call that it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_call_id: Option<String>,
+    /// The older form of `tool_calls`, of one call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) function_call: Option<MessageFunctionCall>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Tool {
+impl ChatMessage {
+    pub(crate) fn new(role: Role) -> Self {
+        Self {
+            role,
+            content: None,
+            name: None,
+            reasoning_content: None,
+            reasoning: None,
+            refusal: None,
+            tool_calls: None,
+            tool_call_id: None,
+            function_call: None,
+        }
+    }
+}
+
+/// A call in a conversation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct MessageToolCall {
+    pub(crate) id: String,
     /// `function`.
-    pub(crate) r#type: String,
-    pub(crate) function: Function,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<FunctionType>,
+    pub(crate) function: MessageFunctionCall,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Function {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct MessageFunctionCall {
+    pub(crate) name: String,
+    /// An object or its JSON; of a call that was cut, the beginning of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) arguments: Option<TextOrObject<Map<String, Value>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FunctionType {
+    Function,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ChatTool {
+    /// `function`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<FunctionType>,
+    pub(crate) function: FunctionDefinition,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct FunctionDefinition {
     #[schemars(length(min = 1, max = limits::TOOL_NAME_BYTES))]
     pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// JSON Schema of an object; by default, of one without members.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameters: Option<Map<String, Value>>,
     /// Refuse the request if the arguments cannot be held to the schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
 /// `none`, `auto` or `required`; a function that must be called; or those that may.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum ToolChoice {
-    Mode(String),
-    Chosen(ChosenTools),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ChosenTools {
-    /// `function` or `allowed_tools`.
-    pub(crate) r#type: String,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ToolChoiceObject {
+    pub(crate) r#type: ToolChoiceType,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function: Option<NamedFunction>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allowed_tools: Option<AllowedTools>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToolChoiceType {
+    Function,
+    AllowedTools,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AllowedTools {
-    /// `auto` or `required`.
-    pub(crate) mode: Option<String>,
+    /// By default `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<AllowedToolsMode>,
     pub(crate) tools: Vec<AllowedTool>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AllowedToolsMode {
+    Auto,
+    Required,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AllowedTool {
     /// `function`.
-    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<FunctionType>,
     pub(crate) function: NamedFunction,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct NamedFunction {
     pub(crate) name: String,
+}
+
+/// How much a model shall think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ReasoningEffort {
+    None,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+impl ReasoningEffort {
+    /// As chat templates know it. `None`: the model shall not think.
+    pub(crate) fn for_templates(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Minimal => Some("minimal"),
+            Self::Low => Some("low"),
+            Self::Medium => Some("medium"),
+            Self::High => Some("high"),
+            Self::Xhigh | Self::Max => Some("xhigh"),
+        }
+    }
+}
+
+fn text_alone(modalities: &Option<Vec<String>>, &(): &()) -> garde::Result {
+    match modalities.iter().flatten().find(|modality| *modality != "text") {
+        None => Ok(()),
+        Some(_) => Err(garde::Error::new("may hold text only")),
+    }
 }
 
 /// A call of a function.
@@ -172,29 +283,34 @@ pub(crate) struct FunctionDelta {
     pub(crate) arguments: String,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     System,
+    /// As `system`.
     Developer,
     User,
     Assistant,
     Tool,
+    /// The older form of `tool`.
+    Function,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum Content {
-    Text(String),
-    /// Their texts are joined.
-    Parts(Vec<TextPart>),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct TextPart {
-    /// `text`.
+/// A part of a message. Texts are joined.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ContentPart {
+    /// `text`, or of the assistant's `refusal`. In a tool's result anything else is named in its place.
     pub(crate) r#type: String,
-    pub(crate) text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<String>,
+}
+
+impl ContentPart {
+    pub(crate) fn of(text: String) -> Self {
+        Self { r#type: "text".to_owned(), text: Some(text), refusal: None }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,32 +6,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::generation::{ChoiceNote, FinishReason, GenerationFields, Usage, present};
+use super::values::{Input, Whole};
+use crate::wire::read::request;
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct CompletionRequest {
-    pub(crate) prompt: Input,
-    /// The answer begins with the prompt; with `logprobs`, so do the log-probabilities.
-    pub(crate) echo: Option<bool>,
-    /// Alternatives of each token, besides the token itself.
-    #[schemars(range(min = limits::COMPLETION_LOGPROBS.min, max = limits::COMPLETION_LOGPROBS.max))]
-    pub(crate) logprobs: Option<u32>,
-    /// What comes behind the text to generate, for models whose vocabularies have tokens for a gap.
-    pub(crate) suffix: Option<String>,
-    /// The spelling of a control token in the prompt becomes that token.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) parse_special: Option<bool>,
-    #[serde(flatten)]
-    pub(crate) generation: GenerationFields,
-}
-
-/// A text, token ids, or a list of either.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum Input {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
+request! {
+    CompletionRequest {
+        #[garde(required, length(min = 1, max = limits::PROMPTS))]
+        prompt: Input,
+        /// The answer begins with the prompt; with `logprobs`, so do the log-probabilities.
+        echo: bool,
+        /// Alternatives of each token, besides the token itself.
+        #[garde(range(min = limits::COMPLETION_LOGPROBS.min, max = limits::COMPLETION_LOGPROBS.max))]
+        logprobs: Whole,
+        /// What comes behind the text to generate, for models whose vocabularies have tokens for a gap.
+        suffix: String,
+        /// The spelling of a control token in the prompt becomes that token.
+        #[schemars(extend("x-own" = true))]
+        parse_special: bool,
+    }
+    with generation: GenerationFields
 }
 
 /// An answer, or an event of one that is streamed: there `usage` is null or absent but in the last one, and `finish_reason` is

@@ -1,33 +1,44 @@
 //! `/v1/embeddings`.
+use camshaft_core::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::completions::Input;
+use super::values::{Input, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct EmbeddingRequest {
-    pub(crate) input: Input,
-    /// An id from `/v1/models`; the only model where one is served or allowed.
-    pub(crate) model: Option<String>,
-    /// Length of the vectors: the model's, or a shorter one that it was trained for.
-    #[schemars(range(min = 1))]
-    pub(crate) dimensions: Option<u32>,
-    pub(crate) encoding_format: Option<EncodingFormat>,
-    /// The end user. A hash of it is logged.
-    #[schemars(extend("x-support" = "logged"))]
-    pub(crate) user: Option<String>,
-    /// Seconds from arrival to the answer.
-    #[schemars(range(min = 0.001), extend("x-own" = true))]
-    pub(crate) timeout: Option<f64>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) lora: Option<Vec<super::generation::Adapter>>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) truncate_prompt_tokens: Option<i64>,
+request! {
+    EmbeddingRequest {
+        #[garde(required, length(min = 1, max = limits::EMBED_INPUTS))]
+        input: Input,
+        /// An id from `/v1/models`; the only model where one is served or allowed.
+        model: String,
+        /// Length of the vectors: the model's, or a shorter one that it was trained for.
+        #[garde(range(min = 1.0))]
+        dimensions: Whole,
+        encoding_format: EncodingFormat,
+        /// The end user. A hash of it is logged.
+        #[schemars(with = "Option<String>", extend("x-support" = "logged"))]
+        user: Value,
+        /// Seconds from arrival to the answer.
+        #[garde(range(min = 0.001))]
+        #[schemars(extend("x-own" = true))]
+        timeout: f64,
+        /// Cuts a longer input at its end to this many tokens. -1: to what the model takes.
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max))]
+        #[schemars(extend("x-own" = true))]
+        truncate_prompt_tokens: Whole,
+        #[garde(custom(refused("is not supported: lora is only for models that generate")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused", "x-own" = true))]
+        lora: Value,
+    }
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EncodingFormat {
+    #[default]
     Float,
     /// Little-endian 32-bit floats.
     Base64,
@@ -55,7 +66,7 @@ pub(crate) struct Embedding {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Vector {
-    Numbers(Vec<f64>),
+    Numbers(Vec<f32>),
     Base64(String),
 }
 

@@ -50,7 +50,6 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
             None,
             Some("invalid_json"),
             Some("invalid_body"),
-            Some("too_many_values"),
             Some("context_length_exceeded"),
             Some("adapter_not_found"),
             Some("grammar_exhausted"),

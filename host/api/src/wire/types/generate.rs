@@ -1,44 +1,52 @@
 //! `/v1/generate`.
 use camshaft_core::limits;
-use schemars::{JsonSchema, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::completions::TextLogprobs;
 use super::generation::{FinishReason, GenerationFields};
-use super::refused::{self, Refused, RefusedFields};
+use super::values::Whole;
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-/// What the endpoint refuses wherever it comes.
-pub(crate) const REFUSED: &RefusedFields = &[
-    ("messages", Refused::Foreign("prompt, or /v1/chat/completions")),
-    ("input", Refused::Foreign("prompt or tokens")),
-    ("text", Refused::Foreign("prompt or tokens")),
-    ("stream_options", Refused::Foreign("stream: the last event carries the usage")),
-    ("best_of", Refused::Foreign("/v1/completions")),
-];
-
-fn describe_refused(schema: &mut Schema) {
-    refused::describe(schema, REFUSED);
-}
-
-/// `prompt` or `tokens`, and what a plain completion has. `n` is 1.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = describe_refused)]
-pub(crate) struct GenerateRequest {
-    /// A text; or else `tokens`.
-    pub(crate) prompt: Option<String>,
-    /// Token ids; or else `prompt`.
-    pub(crate) tokens: Option<Vec<u32>>,
-    /// The answer begins with the prompt; with `logprobs`, so do the log-probabilities.
-    pub(crate) echo: Option<bool>,
-    /// Alternatives of each token, besides the token itself.
-    #[schemars(range(min = limits::COMPLETION_LOGPROBS.min, max = limits::COMPLETION_LOGPROBS.max))]
-    pub(crate) logprobs: Option<u32>,
-    /// What comes behind the text to generate, for models whose vocabularies have tokens for a gap.
-    pub(crate) suffix: Option<String>,
-    /// The spelling of a control token in the prompt becomes that token.
-    pub(crate) parse_special: Option<bool>,
-    #[serde(flatten)]
-    pub(crate) generation: GenerationFields,
+request! {
+    /// `prompt` or `tokens`, and what a plain completion has. `n` is 1.
+    GenerateRequest {
+        /// A text; or else `tokens`.
+        prompt: String,
+        /// Token ids; or else `prompt`.
+        #[garde(length(min = 1))]
+        tokens: Vec<u32>,
+        /// The answer begins with the prompt; with `logprobs`, so do the log-probabilities.
+        echo: bool,
+        /// Alternatives of each token, besides the token itself.
+        #[garde(range(min = limits::COMPLETION_LOGPROBS.min, max = limits::COMPLETION_LOGPROBS.max))]
+        logprobs: Whole,
+        /// What comes behind the text to generate, for models whose vocabularies have tokens for a gap.
+        suffix: String,
+        /// The spelling of a control token in the prompt becomes that token.
+        parse_special: bool,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        n: Whole,
+        #[garde(custom(refused("is no field of this endpoint: use prompt, or /v1/chat/completions")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        messages: Value,
+        #[garde(custom(refused("is no field of this endpoint: use prompt or tokens")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        input: Value,
+        #[garde(custom(refused("is no field of this endpoint: use prompt or tokens")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        text: Value,
+        #[garde(custom(refused("is no field of this endpoint: the last event carries the usage")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        stream_options: Value,
+        #[garde(custom(refused("is no field of this endpoint: use /v1/completions")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        best_of: Value,
+    }
+    with generation: GenerationFields
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

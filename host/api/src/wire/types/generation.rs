@@ -1,207 +1,344 @@
-//! What the bodies of chat and plain completions have in common.
+//! What the bodies of all requests that generate have in common.
 use std::collections::BTreeMap;
 
 use camshaft_core::limits;
+use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// Fields of both endpoints. An unknown field is ignored and counted. `x-support` says of a field that it is `ignored`,
-/// `logged`, or `refused` unless it is absent, null, empty or false; `x-own` that OpenAI does not have it.
-#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct GenerationFields {
-    /// An id from `/v1/models`; the only model where one is served or allowed.
-    pub(crate) model: Option<String>,
-    /// Tokens to generate at most; by default `limits.max-tokens` for chats, 16 for plain completions.
-    #[schemars(range(min = 0))]
-    pub(crate) max_tokens: Option<u32>,
-    /// The newer name of `max_tokens`.
-    #[schemars(range(min = 0))]
-    pub(crate) max_completion_tokens: Option<u32>,
-    /// Until this many tokens were generated, no end token and no stop ends the text.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) min_tokens: Option<u32>,
-    /// Seconds from arrival after which the generation ends with what it has.
-    #[schemars(range(min = 0.001), extend("x-own" = true))]
-    pub(crate) max_duration: Option<f64>,
-    /// Choices of each prompt.
-    #[schemars(range(min = limits::CHOICES.min, max = limits::CHOICES.max))]
-    pub(crate) n: Option<u32>,
-    /// Choices that are generated of each prompt, at least `n`: the likeliest are answered. Not with `stream`.
-    #[schemars(range(min = limits::CHOICES.min, max = limits::CHOICES.max))]
-    pub(crate) best_of: Option<u32>,
-    /// Texts before which the generation ends.
-    pub(crate) stop: Option<Stop>,
-    /// Tokens that end the generation, and add no text.
-    #[schemars(length(max = limits::STOP_TOKENS), extend("x-own" = true))]
-    pub(crate) stop_token_ids: Option<Vec<u32>>,
-    /// Goes on past the model's end of text.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) ignore_eos: Option<bool>,
-    /// Sends the answer as events.
-    pub(crate) stream: Option<bool>,
-    pub(crate) stream_options: Option<StreamOptions>,
-    /// 0: the most probable token.
-    #[schemars(range(min = limits::TEMPERATURE.min, max = limits::TEMPERATURE.max))]
-    pub(crate) temperature: Option<f64>,
-    /// The share of probability that is left. 1: all.
-    #[schemars(range(min = limits::TOP_P.min, max = limits::TOP_P.max))]
-    pub(crate) top_p: Option<f64>,
-    /// Tokens that are left. 0: all.
-    #[schemars(range(min = limits::TOP_K.min, max = limits::TOP_K.max), extend("x-own" = true))]
-    pub(crate) top_k: Option<u32>,
-    /// The least probability, as a part of the best one's.
-    #[schemars(range(min = limits::MIN_P.min, max = limits::MIN_P.max), extend("x-own" = true))]
-    pub(crate) min_p: Option<f64>,
-    #[schemars(range(min = limits::TYPICAL_P.min, max = limits::TYPICAL_P.max), extend("x-own" = true))]
-    pub(crate) typical_p: Option<f64>,
-    #[schemars(range(min = limits::FREQUENCY_PENALTY.min, max = limits::FREQUENCY_PENALTY.max))]
-    pub(crate) frequency_penalty: Option<f64>,
-    #[schemars(range(min = limits::PRESENCE_PENALTY.min, max = limits::PRESENCE_PENALTY.max))]
-    pub(crate) presence_penalty: Option<f64>,
-    #[schemars(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max), extend("x-own" = true))]
-    pub(crate) repeat_penalty: Option<f64>,
-    /// Another name of `repeat_penalty`.
-    #[schemars(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max), extend("x-own" = true))]
-    pub(crate) repetition_penalty: Option<f64>,
-    #[schemars(range(min = limits::REPEAT_LAST_N.min, max = limits::REPEAT_LAST_N.max), extend("x-own" = true))]
-    pub(crate) repeat_last_n: Option<u32>,
-    /// Token ids with what is added to their logits, -100 to 100.
-    pub(crate) logit_bias: Option<BTreeMap<String, f64>>,
-    /// Equal seeds draw equal tokens from equal logits.
-    pub(crate) seed: Option<i64>,
-    /// Names of the sampler policies that sample, in this order.
-    #[schemars(length(max = limits::SAMPLERS), extend("x-own" = true))]
-    pub(crate) samplers: Option<Vec<String>>,
-    /// Adapters of the model.
-    #[schemars(length(max = limits::ADAPTERS_OF_REQUEST), extend("x-own" = true))]
-    pub(crate) lora: Option<Vec<Adapter>>,
-    /// Keeps the prefix in the cache.
-    #[schemars(length(min = 1, max = limits::SESSION_ID), extend("x-own" = true))]
-    pub(crate) session_id: Option<String>,
-    /// Only requests with the same key share cached prefixes.
-    #[schemars(length(min = 1, max = limits::CACHE_KEY_BYTES))]
-    pub(crate) prompt_cache_key: Option<String>,
-    /// Cuts a longer prompt at its beginning to this many tokens. -1: to what the context has room for.
-    #[schemars(range(min = -1, max = limits::TRUNCATED_TOKENS.max), extend("x-own" = true))]
-    pub(crate) truncate_prompt_tokens: Option<i64>,
-    /// For scheduler policies.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) hints: Option<BTreeMap<String, String>>,
-    /// Seconds from arrival to the first token.
-    #[schemars(range(min = 0.001), extend("x-own" = true))]
-    pub(crate) timeout: Option<f64>,
-    /// The end user. A hash of it is logged.
-    #[schemars(extend("x-support" = "logged"))]
-    pub(crate) user: Option<String>,
-    /// The end user. A hash of it is logged.
-    #[schemars(extend("x-support" = "logged"))]
-    pub(crate) safety_identifier: Option<String>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) use_beam_search: Option<bool>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) chat_template: Option<String>,
-    /// A grammar that the text matches: in GBNF (`root ::= …`) or Lark (`start: …`), or with its type.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) grammar: Option<GrammarText>,
-    /// A JSON Schema that the text follows.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) json_schema: Option<Map<String, Value>>,
-    /// A JSON Schema that the text follows, or its JSON.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) guided_json: Option<SchemaText>,
-    /// A regular expression that the text matches.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) guided_regex: Option<String>,
-    /// The text is one of these.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) guided_choice: Option<Vec<String>>,
-    /// As `grammar`.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) guided_grammar: Option<GrammarText>,
-    #[schemars(extend("x-support" = "refused", "x-own" = true))]
-    pub(crate) guided_whitespace_pattern: Option<String>,
-    /// What the text must look like, in one way.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) structured_outputs: Option<StructuredOutputs>,
-    /// What the text must look like.
-    pub(crate) response_format: Option<ResponseFormat>,
+use super::values::{Seed, TextOrList, TextOrObject, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::{is_visible, refused};
+
+request! {
+    /// Fields of all requests that generate. An unknown field is ignored and counted. `x-support` says of a field that it is `ignored`,
+    /// `logged`, or `refused` unless it is absent, null, empty or false; `x-own` that OpenAI does not have it.
+    GenerationFields {
+        /// An id from `/v1/models`; the only model where one is served or allowed.
+        model: String,
+        /// Tokens to generate at most; by default `limits.max-tokens` for chats, 16 for plain completions.
+        #[garde(range(min = 0.0))]
+        max_tokens: Whole,
+        /// The newer name of `max_tokens`.
+        #[garde(range(min = 0.0))]
+        max_completion_tokens: Whole,
+        /// Until this many tokens were generated, no end token and no stop ends the text.
+        #[garde(range(min = 0.0))]
+        #[schemars(extend("x-own" = true))]
+        min_tokens: Whole,
+        /// Seconds from arrival after which the generation ends with what it has.
+        #[garde(range(min = 0.001))]
+        #[schemars(extend("x-own" = true))]
+        max_duration: f64,
+        /// Choices of each prompt.
+        #[garde(range(min = limits::CHOICES.min, max = limits::CHOICES.max))]
+        n: Whole,
+        /// Choices that are generated of each prompt, at least `n`: the likeliest are answered. Not with `stream`.
+        #[garde(range(min = limits::CHOICES.min, max = limits::CHOICES.max))]
+        best_of: Whole,
+        /// Texts before which the generation ends.
+        #[garde(length(max = limits::STOP_STRINGS), custom(stop_strings))]
+        stop: TextOrList<String>,
+        /// Tokens that end the generation, and add no text.
+        #[garde(length(max = limits::STOP_TOKENS))]
+        #[schemars(extend("x-own" = true))]
+        stop_token_ids: Vec<u32>,
+        /// Goes on past the model's end of text.
+        #[schemars(extend("x-own" = true))]
+        ignore_eos: bool,
+        /// Sends the answer as events.
+        stream: bool,
+        stream_options: StreamOptions,
+        /// 0: the most probable token.
+        #[garde(range(min = limits::TEMPERATURE.min, max = limits::TEMPERATURE.max))]
+        temperature: f64,
+        /// The share of probability that is left. 1: all.
+        #[garde(range(min = limits::TOP_P.min, max = limits::TOP_P.max))]
+        top_p: f64,
+        /// Tokens that are left. 0 or -1: all.
+        #[garde(range(min = -1.0, max = limits::TOP_K.max))]
+        #[schemars(extend("x-own" = true))]
+        top_k: Whole,
+        /// The least probability, as a part of the best one's.
+        #[garde(range(min = limits::MIN_P.min, max = limits::MIN_P.max))]
+        #[schemars(extend("x-own" = true))]
+        min_p: f64,
+        #[garde(range(min = limits::TYPICAL_P.min, max = limits::TYPICAL_P.max))]
+        #[schemars(extend("x-own" = true))]
+        typical_p: f64,
+        #[garde(range(min = limits::FREQUENCY_PENALTY.min, max = limits::FREQUENCY_PENALTY.max))]
+        frequency_penalty: f64,
+        #[garde(range(min = limits::PRESENCE_PENALTY.min, max = limits::PRESENCE_PENALTY.max))]
+        presence_penalty: f64,
+        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
+        #[schemars(extend("x-own" = true))]
+        repeat_penalty: f64,
+        /// Another name of `repeat_penalty`.
+        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
+        #[schemars(extend("x-own" = true))]
+        repetition_penalty: f64,
+        #[garde(range(min = limits::REPEAT_LAST_N.min, max = limits::REPEAT_LAST_N.max))]
+        #[schemars(extend("x-own" = true))]
+        repeat_last_n: Whole,
+        /// Token ids with what is added to their logits, -100 to 100.
+        #[garde(length(max = limits::LOGIT_BIAS_ENTRIES), custom(biases))]
+        logit_bias: BTreeMap<String, f64>,
+        /// Equal seeds draw equal tokens from equal logits. -1: a random one.
+        seed: Seed,
+        /// Names of the sampler policies that sample, in this order.
+        #[garde(length(max = limits::SAMPLERS), custom(each_once))]
+        #[schemars(extend("x-own" = true))]
+        samplers: Vec<String>,
+        /// Adapters of the model.
+        #[garde(length(max = limits::ADAPTERS_OF_REQUEST), dive, custom(adapters_once))]
+        #[schemars(extend("x-own" = true))]
+        lora: Vec<LoraEntry>,
+        /// Keeps the prefix in the cache.
+        #[garde(length(min = 1, max = limits::SESSION_ID), custom(visible))]
+        #[schemars(extend("x-own" = true))]
+        session_id: String,
+        /// Only requests with the same key share cached prefixes.
+        #[garde(length(min = 1, max = limits::CACHE_KEY_BYTES))]
+        prompt_cache_key: String,
+        /// Cuts a longer prompt at its beginning to this many tokens. -1: to what the context has room for.
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
+        #[schemars(extend("x-own" = true))]
+        truncate_prompt_tokens: Whole,
+        /// For scheduler policies.
+        #[garde(length(max = limits::HINTS), custom(named_hints))]
+        #[schemars(extend("x-own" = true))]
+        hints: BTreeMap<String, String>,
+        /// Seconds from arrival to the first token.
+        #[garde(range(min = 0.001))]
+        #[schemars(extend("x-own" = true))]
+        timeout: f64,
+        /// The end user. A hash of it is logged.
+        #[schemars(with = "Option<String>", extend("x-support" = "logged"))]
+        user: Value,
+        /// The end user. A hash of it is logged.
+        #[schemars(with = "Option<String>", extend("x-support" = "logged"))]
+        safety_identifier: Value,
+        #[garde(custom(refused("is not supported: sequences are sampled one by one; best_of returns the likeliest of several")))]
+        #[schemars(with = "Option<bool>", extend("x-support" = "refused", "x-own" = true))]
+        use_beam_search: Value,
+        #[garde(custom(refused("is not supported: a model's chats are rendered with its own template")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused", "x-own" = true))]
+        chat_template: Value,
+        /// A grammar that the text matches: in GBNF (`root ::= …`) or Lark (`start: …`), or with its type.
+        #[schemars(extend("x-own" = true))]
+        grammar: TextOrObject<TypedGrammar>,
+        /// A JSON Schema that the text follows.
+        #[schemars(extend("x-own" = true))]
+        json_schema: Map<String, Value>,
+        /// A JSON Schema that the text follows, or its JSON.
+        #[schemars(extend("x-own" = true))]
+        guided_json: TextOrObject<Map<String, Value>>,
+        /// A regular expression that the text matches.
+        #[schemars(extend("x-own" = true))]
+        guided_regex: String,
+        /// The text is one of these.
+        #[schemars(extend("x-own" = true))]
+        guided_choice: Vec<String>,
+        /// As `grammar`.
+        #[schemars(extend("x-own" = true))]
+        guided_grammar: TextOrObject<TypedGrammar>,
+        #[garde(custom(refused("is not supported")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused", "x-own" = true))]
+        guided_whitespace_pattern: Value,
+        /// What the text must look like, in one way.
+        #[garde(dive)]
+        #[schemars(extend("x-own" = true))]
+        structured_outputs: StructuredOutputs,
+        /// What the text must look like.
+        #[garde(dive)]
+        response_format: ResponseFormat,
+    }
 }
 
-/// One text, or up to four.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum Stop {
-    One(String),
-    Several(#[schemars(length(max = limits::STOP_STRINGS))] Vec<String>),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct StreamOptions {
     /// A last chunk has the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) include_usage: Option<bool>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) include_obfuscation: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>", extend("x-support" = "ignored"))]
+    pub(crate) include_obfuscation: Option<Value>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Adapter {
+/// An adapter of the model.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
+pub(crate) struct LoraEntry {
     pub(crate) id: String,
+    /// By default, the adapter's own.
+    #[garde(range(min = limits::ADAPTER_SCALE.min, max = limits::ADAPTER_SCALE.max))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scale: Option<f64>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
 pub(crate) struct ResponseFormat {
-    /// `text`, `json_object` or `json_schema`.
-    pub(crate) r#type: String,
+    pub(crate) r#type: ResponseFormatType,
     /// Of a `json_schema`.
+    #[garde(dive)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_schema: Option<NamedSchema>,
     /// Of a `json_object`: the JSON Schema that it follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-own" = true))]
     pub(crate) schema: Option<Map<String, Value>>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ResponseFormatType {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
 pub(crate) struct NamedSchema {
+    #[garde(length(min = 1, max = SCHEMA_NAME_BYTES), custom(schema_name))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// A JSON Schema.
     pub(crate) schema: Map<String, Value>,
     /// Every schema is followed strictly.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
-/// A JSON Schema or its JSON.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum SchemaText {
-    Schema(Map<String, Value>),
-    Text(String),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum GrammarText {
-    Text(String),
-    Typed(TypedGrammar),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct TypedGrammar {
-    /// `gbnf`, `lark`, `regex` or `json`.
-    pub(crate) r#type: String,
+    pub(crate) r#type: GrammarType,
     /// Text; of `json`, a JSON Schema.
-    pub(crate) value: Value,
+    #[schemars(with = "TextOrObject<Map<String, Value>>")]
+    pub(crate) value: TextOrObject<Map<String, Value>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum GrammarType {
+    Gbnf,
+    Lark,
+    Regex,
+    #[serde(alias = "json_schema")]
+    Json,
 }
 
 /// One of these.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
+#[serde(default)]
 pub(crate) struct StructuredOutputs {
-    pub(crate) json: Option<SchemaText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) json: Option<TextOrObject<Map<String, Value>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_object: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) regex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) choice: Option<Vec<String>>,
-    pub(crate) grammar: Option<GrammarText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) grammar: Option<TextOrObject<TypedGrammar>>,
+    #[garde(custom(refused("is not supported")))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+    pub(crate) whitespace_pattern: Option<Value>,
+    #[garde(custom(refused("is not supported")))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
+    pub(crate) disable_any_whitespace: Option<Value>,
+    #[garde(custom(refused("is not supported")))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
+    pub(crate) disable_additional_properties: Option<Value>,
+    #[garde(custom(refused("is not supported")))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+    pub(crate) structural_tag: Option<Value>,
+}
+
+pub(crate) const SCHEMA_NAME_BYTES: usize = 64;
+
+fn fail(why: String) -> garde::Result {
+    Err(garde::Error::new(why))
+}
+
+fn stop_strings(stop: &Option<TextOrList<String>>, &(): &()) -> garde::Result {
+    let texts = match stop {
+        None => return Ok(()),
+        Some(TextOrList::Text(text)) => std::slice::from_ref(text),
+        Some(TextOrList::List(texts)) => texts,
+    };
+    match texts.iter().find(|text| text.is_empty() || text.len() > limits::STOP_BYTES) {
+        None => Ok(()),
+        Some(text) => {
+            fail(format!("a stop string must have 1 to {} bytes, one has {}", limits::STOP_BYTES, text.len()))
+        }
+    }
+}
+
+fn biases(biases: &Option<BTreeMap<String, f64>>, &(): &()) -> garde::Result {
+    let range = limits::LOGIT_BIAS;
+    match biases.iter().flatten().find(|(_, bias)| !range.contains(**bias)) {
+        None => Ok(()),
+        Some((_, bias)) => fail(format!("a bias must be between {} and {}, one is {bias}", range.min, range.max)),
+    }
+}
+
+fn each_once(names: &Option<Vec<String>>, &(): &()) -> garde::Result {
+    let names = names.as_deref().unwrap_or_default();
+    match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+        None => Ok(()),
+        Some((_, name)) => fail(format!("names {:?} twice", crate::wire::echo::Shown(name))),
+    }
+}
+
+pub(crate) fn adapters_once(entries: &Option<Vec<LoraEntry>>, &(): &()) -> garde::Result {
+    let names = entries.as_ref().map(|entries| entries.iter().map(|entry| entry.id.clone()).collect());
+    each_once(&names, &())
+}
+
+pub(crate) fn visible(text: &Option<String>, &(): &()) -> garde::Result {
+    match text.as_deref().is_none_or(is_visible) {
+        true => Ok(()),
+        false => fail("must have visible ASCII characters alone".to_owned()),
+    }
+}
+
+fn not_zero(number: &Option<Whole>, &(): &()) -> garde::Result {
+    if *number == Some(Whole(0)) { fail("must be -1, or 1 or more".to_owned()) } else { Ok(()) }
+}
+
+fn named_hints(hints: &Option<BTreeMap<String, String>>, &(): &()) -> garde::Result {
+    let (name_bytes, value_bytes) = (limits::HINT_NAME_BYTES, limits::HINT_VALUE_BYTES);
+    for (name, value) in hints.iter().flatten() {
+        if name.is_empty() || name.len() > name_bytes || !is_visible(name) {
+            return fail(format!(
+                "a name must have 1 to {name_bytes} visible ASCII characters, one has {} bytes",
+                name.len()
+            ));
+        }
+        if value.len() > value_bytes {
+            return fail(format!("{name} may have at most {value_bytes} bytes, it has {}", value.len()));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn schema_name(name: &Option<String>, &(): &()) -> garde::Result {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    match name.as_ref().is_none_or(|name| name.bytes().all(known)) {
+        true => Ok(()),
+        false => fail("must have letters, digits, `_` or `-` alone".to_owned()),
+    }
 }
 
 /// Why a text ended.

@@ -1,33 +1,26 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`.
+use std::fmt;
+
 use camshaft_core::limits;
+use garde::Validate;
 use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::chat::ReasoningEffort;
 use super::generation::GenerationFields;
-use super::refused::{self, Refused, RefusedFields};
+use super::values::{TextOrList, TextOrObject, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-/// What the endpoints refuse wherever it comes.
-pub(crate) const REFUSED: &RefusedFields = &[
-    ("mcp_servers", Refused::Unsupported("this server calls no tools by itself")),
-    ("container", Refused::Unsupported("this server runs no code")),
-    ("thread", Refused::Unsupported("this server keeps no conversations, so send all of it")),
-    ("context_management", Refused::Unsupported("conversations are not edited")),
-    ("max_completion_tokens", Refused::Foreign("max_tokens")),
-    ("stop", Refused::Foreign("stop_sequences")),
-    ("response_format", Refused::Foreign("output_config.format")),
-    ("reasoning_effort", Refused::Foreign("output_config.effort")),
-    ("functions", Refused::Foreign("tools")),
-    ("function_call", Refused::Foreign("tool_choice")),
-    ("parallel_tool_calls", Refused::Foreign("tool_choice.disable_parallel_tool_use")),
-    ("stream_options", Refused::Foreign("stream: the last events carry the usage")),
-    ("logprobs", Refused::Foreign("/v1/chat/completions")),
-    ("top_logprobs", Refused::Foreign("/v1/chat/completions")),
-    ("n", Refused::Foreign("several requests")),
-];
-
-fn describe_refused(schema: &mut Schema) {
-    refused::describe(schema, REFUSED);
+/// Of a message, the tokens to generate are required.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(transform = require_max_tokens)]
+pub(crate) struct MessagesRequest {
+    #[serde(flatten)]
+    pub(crate) fields: CountTokensRequest,
 }
 
 fn require_max_tokens(schema: &mut Schema) {
@@ -36,129 +29,267 @@ fn require_max_tokens(schema: &mut Schema) {
     }
 }
 
-/// A chat's fields that this API lacks are the chat's here, too.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = require_max_tokens)]
-pub(crate) struct MessagesRequest {
-    #[serde(flatten)]
-    pub(crate) fields: CountTokensRequest,
+request! {
+    /// A conversation, whose answer is generated or whose tokens are counted. A chat's fields that this API lacks are the chat's here, too.
+    CountTokensRequest {
+        /// The answer continues a last one of the assistant's, which must be a text.
+        #[garde(required, length(min = 1, max = limits::MESSAGES))]
+        messages: Vec<ConversationMessage>,
+        /// The first message.
+        system: TextOrList<MessageBlock>,
+        /// Texts before which the answer ends.
+        #[garde(length(max = limits::STOP_STRINGS), inner(length(min = 1, max = limits::STOP_BYTES)))]
+        stop_sequences: Vec<String>,
+        /// Tools of Anthropic's own server are left out.
+        #[garde(length(max = limits::TOOLS))]
+        tools: Vec<MessagesTool>,
+        tool_choice: MessagesToolChoice,
+        #[garde(dive)]
+        thinking: Thinking,
+        output_config: OutputConfig,
+        metadata: MessagesMetadata,
+        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
+        service_tier: Value,
+        /// Conversations are not edited.
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        context_management: Value,
+        /// Variables for the model's chat template.
+        #[schemars(extend("x-own" = true))]
+        chat_template_kwargs: Map<String, Value>,
+        #[garde(custom(refused("is not supported: this server calls no tools by itself")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        mcp_servers: Value,
+        #[garde(custom(refused("is not supported: this server runs no code")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        container: Value,
+        #[garde(custom(refused("is not supported: this server keeps no conversations, so send all of it")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        thread: Value,
+        #[garde(custom(refused("is no field of this endpoint: use max_tokens")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        max_completion_tokens: Value,
+        #[garde(custom(refused("is no field of this endpoint: use stop_sequences")))]
+        #[schemars(with = "Option<Vec<String>>", extend("x-support" = "refused"))]
+        stop: Value,
+        #[garde(custom(refused("is no field of this endpoint: use output_config.format")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        response_format: Value,
+        #[garde(custom(refused("is no field of this endpoint: use output_config.effort")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        reasoning_effort: Value,
+        #[garde(custom(refused("is no field of this endpoint: use tools")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        functions: Value,
+        #[garde(custom(refused("is no field of this endpoint: use tool_choice")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        function_call: Value,
+        #[garde(custom(refused("is no field of this endpoint: use tool_choice.disable_parallel_tool_use")))]
+        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
+        parallel_tool_calls: Value,
+        /// The last events carry the usage in any case.
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        stream_options: Value,
+        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
+        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
+        logprobs: Value,
+        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        top_logprobs: Value,
+        #[garde(custom(refused("is no field of this endpoint: use several requests")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        n: Value,
+        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        best_of: Value,
+    }
+    with generation: GenerationFields
 }
 
-/// As `/v1/messages` has them.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = describe_refused)]
-pub(crate) struct CountTokensRequest {
-    /// The answer continues a last one of the assistant's, which must be a text.
-    #[schemars(length(min = 1, max = limits::MESSAGES))]
-    pub(crate) messages: Vec<ConversationMessage>,
-    /// The first message.
-    pub(crate) system: Option<MessageContent>,
-    /// Texts before which the answer ends.
-    #[schemars(length(max = limits::STOP_STRINGS))]
-    pub(crate) stop_sequences: Option<Vec<String>>,
-    pub(crate) tools: Option<Vec<MessagesTool>>,
-    pub(crate) tool_choice: Option<MessagesToolChoice>,
-    pub(crate) thinking: Option<Thinking>,
-    pub(crate) output_config: Option<OutputConfig>,
-    pub(crate) metadata: Option<MessagesMetadata>,
-    #[schemars(extend("x-support" = "ignored"))]
-    pub(crate) service_tier: Option<String>,
-    /// Variables for the model's chat template.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
-    #[serde(flatten)]
-    pub(crate) generation: GenerationFields,
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ConversationMessage {
     pub(crate) role: MessageRole,
-    pub(crate) content: MessageContent,
+    pub(crate) content: TextOrList<MessageBlock>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MessageRole {
     User,
     Assistant,
+    /// As the field `system`, in its place.
+    System,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+/// A block of a message, of which each type has some of these fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct MessageBlock {
+    /// `text`, `thinking`, `tool_use`, `tool_result`, `document` and `search_result` of texts. What only Anthropic's server can read is
+    /// left out: `redacted_thinking`, its own tools' calls and results, `tool_reference`.
+    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) thinking: Option<String>,
+    /// Of a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<Map<String, Value>>,
+    /// Of a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_use_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<BlockContent>,
+    /// The model reads from the text that it is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) is_error: Option<bool>,
+    /// Of a document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<TextOrObject<DocumentSource>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) title: Option<String>,
+}
+
+/// What a block contains; what Anthropic's own tools answer is not read.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum MessageContent {
+pub(crate) enum BlockContent {
     Text(String),
     Blocks(Vec<MessageBlock>),
+    Other(Map<String, Value>),
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum MessageBlock {
-    Text {
-        text: String,
-    },
-    /// Of the assistant.
-    Thinking {
-        thinking: String,
-    },
-    /// Left out.
-    RedactedThinking {
-        data: Option<String>,
-    },
-    /// Of the assistant.
-    ToolUse {
-        id: String,
-        name: String,
-        input: Map<String, Value>,
-    },
-    /// Of the user: a text or text blocks.
-    ToolResult {
-        tool_use_id: String,
-        content: Option<Value>,
-        is_error: Option<bool>,
-    },
+impl<'de> Deserialize<'de> for BlockContent {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Kinds;
+
+        impl<'de> Visitor<'de> for Kinds {
+            type Value = BlockContent;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of content blocks")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<BlockContent, E> {
+                Ok(BlockContent::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<BlockContent, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(access)).map(BlockContent::Blocks)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<BlockContent, A::Error> {
+                Map::deserialize(MapAccessDeserializer::new(access)).map(BlockContent::Other)
+            }
+        }
+
+        deserializer.deserialize_any(Kinds)
+    }
+}
+
+/// A text, or blocks of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct DocumentSource {
+    /// `text` or `content`.
+    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<BlockContent>,
 }
 
 /// A tool that the client calls for the model.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MessagesTool {
-    /// `custom`.
+    /// `custom`; others are left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) r#type: Option<String>,
     pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// A JSON schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) input_schema: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MessagesToolChoice {
-    /// `auto`, `any`, `tool` or `none`.
-    pub(crate) r#type: String,
+    pub(crate) r#type: MessagesToolChoiceType,
     /// With `tool`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disable_parallel_tool_use: Option<bool>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MessagesToolChoiceType {
+    Auto,
+    Any,
+    Tool,
+    None,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
 pub(crate) struct Thinking {
-    /// `enabled`, `adaptive` or `disabled`.
-    pub(crate) r#type: String,
+    pub(crate) r#type: ThinkingType,
     /// With `enabled`: the more, the more effort.
-    #[schemars(range(min = limits::THINKING_TOKENS.min, max = limits::THINKING_TOKENS.max))]
-    pub(crate) budget_tokens: Option<u32>,
+    #[garde(
+        range(min = limits::THINKING_TOKENS.min, max = limits::THINKING_TOKENS.max),
+        custom(when_enabled(self.r#type))
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) budget_tokens: Option<Whole>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ThinkingType {
+    Enabled,
+    Adaptive,
+    Disabled,
+}
+
+fn when_enabled(of: ThinkingType) -> impl FnOnce(&Option<Whole>, &()) -> garde::Result {
+    move |budget, &()| match (of, budget) {
+        (ThinkingType::Enabled, None) => Err(garde::Error::new("is required")),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct OutputConfig {
-    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
-    pub(crate) effort: Option<String>,
-    /// Of type `json_schema`.
-    pub(crate) format: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) effort: Option<ReasoningEffort>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<OutputFormat>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct OutputFormat {
+    pub(crate) r#type: OutputFormatType,
+    /// A JSON schema.
+    pub(crate) schema: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OutputFormatType {
+    JsonSchema,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MessagesMetadata {
     /// The end user. A hash of it is logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) user_id: Option<String>,
 }
 

@@ -1,70 +1,107 @@
 //! `/v1/rerank` and `/v1/score`.
 use camshaft_core::limits;
+use garde::rules::length::simple::HasSimpleLength;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::embeddings::EmbeddingUsage;
-use super::generation::Adapter;
+use super::values::{TextOrList, TextOrObject, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct RerankRequest {
-    pub(crate) query: String,
-    pub(crate) documents: RankedTexts,
-    /// Results returned, best first.
-    #[schemars(range(min = 1))]
-    pub(crate) top_n: Option<u32>,
-    /// Results have `document.text`.
-    pub(crate) return_documents: Option<bool>,
-    #[serde(flatten)]
-    pub(crate) fields: RankingFields,
+request! {
+    RerankRequest {
+        #[garde(required)]
+        query: String,
+        #[garde(required, length(min = 1, max = limits::RANKED))]
+        documents: RankedTexts,
+        /// Results returned, best first.
+        #[garde(range(min = 1.0))]
+        top_n: Whole,
+        /// Results have `document.text`.
+        return_documents: bool,
+    }
+    with common: RankingFields
 }
 
-/// One text for all of the other, or as many as there: `text_1` and `text_2`, `queries` and `documents`, or `data_1` and `data_2`.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ScoreRequest {
-    pub(crate) text_1: Option<RankedTexts>,
-    pub(crate) text_2: Option<RankedTexts>,
-    pub(crate) queries: Option<RankedTexts>,
-    pub(crate) documents: Option<RankedTexts>,
-    pub(crate) data_1: Option<RankedTexts>,
-    pub(crate) data_2: Option<RankedTexts>,
-    #[serde(flatten)]
-    pub(crate) fields: RankingFields,
+request! {
+    /// One text for all of the other, or as many as there: `text_1` and `text_2`, `queries` and `documents`, or `data_1` and `data_2`.
+    ScoreRequest {
+        #[garde(length(min = 1, max = limits::RANKED))]
+        text_1: RankedTexts,
+        #[garde(length(min = 1, max = limits::RANKED))]
+        text_2: RankedTexts,
+        #[garde(length(min = 1, max = limits::RANKED))]
+        queries: RankedTexts,
+        #[garde(length(min = 1, max = limits::RANKED))]
+        documents: RankedTexts,
+        #[garde(length(min = 1, max = limits::RANKED))]
+        data_1: RankedTexts,
+        #[garde(length(min = 1, max = limits::RANKED))]
+        data_2: RankedTexts,
+    }
+    with common: RankingFields
 }
 
-/// Fields of both endpoints.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct RankingFields {
-    /// An id from `/v1/models`; the only model where one is served or allowed.
-    pub(crate) model: Option<String>,
-    /// Seconds from arrival to the answer.
-    #[schemars(range(min = 0.001))]
-    pub(crate) timeout: Option<f64>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) lora: Option<Vec<Adapter>>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) rank_fields: Option<Value>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) max_tokens_per_doc: Option<Value>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) max_chunks_per_doc: Option<Value>,
-    #[schemars(extend("x-support" = "refused"))]
-    pub(crate) truncate_prompt_tokens: Option<Value>,
+request! {
+    /// Fields of both endpoints.
+    RankingFields {
+        /// An id from `/v1/models`; the only model where one is served or allowed.
+        model: String,
+        /// Seconds from arrival to the answer.
+        #[garde(range(min = 0.001))]
+        timeout: f64,
+        /// Cuts a longer text at its end to this many tokens. -1: to what the model takes.
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max))]
+        truncate_prompt_tokens: Whole,
+        /// Cuts a longer document at its end to this many tokens.
+        #[garde(range(min = 1.0, max = limits::TRUNCATED_TOKENS.max))]
+        max_tokens_per_doc: Whole,
+        #[garde(custom(refused("is not supported: lora is only for models that generate")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        lora: Value,
+        #[garde(custom(refused("is not supported: documents are texts")))]
+        #[schemars(with = "Option<Vec<String>>", extend("x-support" = "refused"))]
+        rank_fields: Value,
+        #[garde(custom(refused("is not supported: a document is read in one piece")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        max_chunks_per_doc: Value,
+    }
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum RankedTexts {
-    One(RankedText),
-    Several(#[schemars(length(min = 1, max = limits::RANKED))] Vec<RankedText>),
+/// A text, or a list of texts or of objects with `text`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub(crate) struct RankedTexts(pub(crate) TextOrList<TextOrObject<RankedObject>>);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct RankedObject {
+    pub(crate) text: String,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum RankedText {
-    Text(String),
-    Object { text: String },
+impl HasSimpleLength for RankedTexts {
+    fn length(&self) -> usize {
+        self.0.length()
+    }
+}
+
+impl RankedTexts {
+    /// The texts, each with its path in the body below `name`.
+    pub(crate) fn with_paths(&self, name: &str) -> Vec<(String, &str)> {
+        match &self.0 {
+            TextOrList::Text(text) => vec![(name.to_owned(), text.as_str())],
+            TextOrList::List(list) => list
+                .iter()
+                .enumerate()
+                .map(|(i, entry)| match entry {
+                    TextOrObject::Text(text) | TextOrObject::Object(RankedObject { text }) => {
+                        (format!("{name}[{i}]"), text.as_str())
+                    }
+                })
+                .collect(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -84,7 +121,7 @@ pub(crate) struct RankedDocument {
     /// Of the document in the request.
     pub(crate) index: u64,
     /// -1 to 1.
-    pub(crate) relevance_score: f64,
+    pub(crate) relevance_score: f32,
     /// With `return_documents`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) document: Option<ReturnedDocument>,
@@ -116,5 +153,5 @@ pub(crate) struct ScoredPair {
     /// `score`.
     pub(crate) object: String,
     /// -1 to 1.
-    pub(crate) score: f64,
+    pub(crate) score: f32,
 }

@@ -40,14 +40,14 @@ pub(crate) enum ResponseEvent {
         /// Empty: those of a stream are in its deltas.
         logprobs: Vec<ScoredToken>,
     },
-    #[serde(rename = "response.refusal.delta")]
-    RefusalDelta { sequence_number: u64, item_id: String, output_index: u64, content_index: u64, delta: String },
-    #[serde(rename = "response.refusal.done")]
-    RefusalDone { sequence_number: u64, item_id: String, output_index: u64, content_index: u64, refusal: String },
     #[serde(rename = "response.function_call_arguments.delta")]
     ArgumentsDelta { sequence_number: u64, item_id: String, output_index: u64, delta: String },
     #[serde(rename = "response.function_call_arguments.done")]
     ArgumentsDone { sequence_number: u64, item_id: String, output_index: u64, name: String, arguments: String },
+    #[serde(rename = "response.custom_tool_call_input.delta")]
+    CustomInputDelta { sequence_number: u64, item_id: String, output_index: u64, delta: String },
+    #[serde(rename = "response.custom_tool_call_input.done")]
+    CustomInputDone { sequence_number: u64, item_id: String, output_index: u64, input: String },
     #[serde(rename = "response.content_part.done")]
     PartDone { sequence_number: u64, item_id: String, output_index: u64, content_index: u64, part: OutputPart },
     #[serde(rename = "response.output_item.done")]

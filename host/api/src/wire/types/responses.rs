@@ -2,168 +2,302 @@
 use std::collections::BTreeMap;
 
 use camshaft_core::limits;
-use schemars::{JsonSchema, Schema};
+use garde::Validate;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-use super::chat::ScoredToken;
-use super::generation::GenerationFields;
-use super::refused::{self, Refused, RefusedFields};
+use super::chat::{ReasoningEffort, ScoredToken};
+use super::generation::{GenerationFields, ResponseFormatType, SCHEMA_NAME_BYTES, schema_name};
+use super::values::{TextOrList, TextOrObject, Whole};
+use crate::wire::read::request;
+use crate::wire::read::rules::refused;
 
-pub(crate) const STATELESS: &str = "this server stores no responses; send the whole conversation as input";
-
-/// What the endpoint refuses wherever it comes.
-pub(crate) const REFUSED: &RefusedFields = &[
-    ("previous_response_id", Refused::Unsupported(STATELESS)),
-    ("conversation", Refused::Unsupported(STATELESS)),
-    ("prompt", Refused::Unsupported("this server stores no prompts; send instructions and input")),
-    ("context_management", Refused::Unsupported("conversations are not compacted")),
-    ("messages", Refused::Foreign("input")),
-    ("max_tokens", Refused::Foreign("max_output_tokens")),
-    ("max_completion_tokens", Refused::Foreign("max_output_tokens")),
-    ("response_format", Refused::Foreign("text.format")),
-    ("reasoning_effort", Refused::Foreign("reasoning.effort")),
-    ("functions", Refused::Foreign("tools")),
-    ("function_call", Refused::Foreign("tool_choice")),
-    ("logprobs", Refused::Foreign("include with message.output_text.logprobs")),
-    ("n", Refused::Foreign("several requests")),
-];
-
-fn describe_others(schema: &mut Schema) {
-    refused::describe(schema, REFUSED);
-    // The last event carries the usage, whether or not a chat's options ask for it.
-    refused::describe_ignored(schema, "stream_options");
+request! {
+    /// A chat's fields that this API lacks are the chat's here, too.
+    ResponsesRequest {
+        #[garde(required, length(min = 1, max = limits::MESSAGES))]
+        input: TextOrList<InputItem>,
+        /// The first message, of role `system`.
+        instructions: String,
+        /// Tokens to generate at most; by default `limits.max-tokens`.
+        #[garde(range(min = 1.0))]
+        max_output_tokens: Whole,
+        /// Those of OpenAI's own server are left out.
+        #[garde(length(max = limits::TOOLS))]
+        tools: Vec<ResponsesTool>,
+        /// `auto`, `none`, `required`, or an object of type `function`, `custom` or `allowed_tools`.
+        tool_choice: TextOrObject<ResponsesToolChoice>,
+        parallel_tool_calls: bool,
+        #[garde(dive)]
+        text: TextOptions,
+        reasoning: ReasoningOptions,
+        /// `message.output_text.logprobs` asks for log-probabilities; anything else has no effect.
+        include: Vec<String>,
+        /// Alternatives of each token.
+        #[garde(range(min = limits::TOP_LOGPROBS.min, max = limits::TOP_LOGPROBS.max))]
+        top_logprobs: Whole,
+        /// Repeated by the answer.
+        #[garde(length(max = limits::METADATA), custom(short_texts))]
+        metadata: BTreeMap<String, String>,
+        /// Repeated by the answer; no tool is called here.
+        max_tool_calls: Whole,
+        /// Repeated by the answer.
+        service_tier: String,
+        /// Repeated by the answer.
+        user: String,
+        /// Repeated by the answer.
+        safety_identifier: String,
+        /// Whatever it is, nothing is stored.
+        store: bool,
+        /// True is refused.
+        #[garde(custom(not_background))]
+        background: bool,
+        /// `disabled`.
+        truncation: Truncation,
+        /// Variables for the model's chat template.
+        #[schemars(extend("x-own" = true))]
+        chat_template_kwargs: Map<String, Value>,
+        /// The last event carries the usage in any case.
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        stream_options: Value,
+        /// Conversations are not compacted.
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
+        context_management: Value,
+        #[garde(custom(refused(
+            "is not supported: this server stores no responses; send the whole conversation as input"
+        )))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        previous_response_id: Value,
+        #[garde(custom(refused(
+            "is not supported: this server stores no responses; send the whole conversation as input"
+        )))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        conversation: Value,
+        #[garde(custom(refused("is not supported: this server stores no prompts; send instructions and input")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        prompt: Value,
+        #[garde(custom(refused("is no field of this endpoint: use input")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        messages: Value,
+        #[garde(custom(refused("is no field of this endpoint: use max_output_tokens")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        max_tokens: Value,
+        #[garde(custom(refused("is no field of this endpoint: use max_output_tokens")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        max_completion_tokens: Value,
+        #[garde(custom(refused("is no field of this endpoint: use text.format")))]
+        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
+        response_format: Value,
+        #[garde(custom(refused("is no field of this endpoint: use reasoning.effort")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        reasoning_effort: Value,
+        #[garde(custom(refused("is no field of this endpoint: use tools")))]
+        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
+        functions: Value,
+        #[garde(custom(refused("is no field of this endpoint: use tool_choice")))]
+        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
+        function_call: Value,
+        #[garde(custom(refused("is no field of this endpoint: use include with message.output_text.logprobs")))]
+        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
+        logprobs: Value,
+        #[garde(custom(refused("is no field of this endpoint: use several requests")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        n: Value,
+        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
+        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
+        best_of: Value,
+    }
+    with generation: GenerationFields
 }
 
-/// A chat's fields that this API lacks are the chat's here, too.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(transform = describe_others)]
-pub(crate) struct ResponsesRequest {
-    pub(crate) input: ResponsesInput,
-    /// The first message, of role `system`.
-    pub(crate) instructions: Option<String>,
-    /// Tokens to generate at most; by default `limits.max-tokens`.
-    #[schemars(range(min = 1))]
-    pub(crate) max_output_tokens: Option<u32>,
-    pub(crate) tools: Option<Vec<ResponsesTool>>,
-    /// `auto`, `none`, `required`, or an object of type `function` or `allowed_tools`.
-    pub(crate) tool_choice: Option<Value>,
-    pub(crate) parallel_tool_calls: Option<bool>,
-    pub(crate) text: Option<TextOptions>,
-    pub(crate) reasoning: Option<ReasoningOptions>,
-    /// `message.output_text.logprobs` asks for log-probabilities; anything else has no effect.
-    pub(crate) include: Option<Vec<String>>,
-    /// Alternatives of each token.
-    #[schemars(range(min = limits::TOP_LOGPROBS.min, max = limits::TOP_LOGPROBS.max))]
-    pub(crate) top_logprobs: Option<u32>,
-    /// Repeated by the answer.
-    pub(crate) metadata: Option<BTreeMap<String, String>>,
-    /// Repeated by the answer; no tool is called here.
-    pub(crate) max_tool_calls: Option<u32>,
-    /// Repeated by the answer.
-    pub(crate) service_tier: Option<String>,
-    /// Whatever it is, nothing is stored.
-    pub(crate) store: Option<bool>,
-    /// True is refused.
-    pub(crate) background: Option<bool>,
-    /// `disabled`.
-    pub(crate) truncation: Option<String>,
-    /// Variables for the model's chat template.
-    #[schemars(extend("x-own" = true))]
-    pub(crate) chat_template_kwargs: Option<BTreeMap<String, Value>>,
-    #[serde(flatten)]
-    pub(crate) generation: GenerationFields,
+fn short_texts(texts: &Option<BTreeMap<String, String>>, &(): &()) -> garde::Result {
+    let (name_chars, value_chars) = (limits::METADATA_NAME_CHARS, limits::METADATA_VALUE_CHARS);
+    let is_long =
+        |(name, value): &(&String, &String)| name.chars().count() > name_chars || value.chars().count() > value_chars;
+    match texts.iter().flatten().find(is_long) {
+        None => Ok(()),
+        Some(_) => {
+            let why = format!("names may have at most {name_chars} characters, and texts {value_chars}");
+            Err(garde::Error::new(why))
+        }
+    }
 }
 
-/// A user's text, or the items of a conversation.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum ResponsesInput {
-    Text(String),
-    Items(#[schemars(length(min = 1))] Vec<InputItem>),
+fn not_background(background: &Option<bool>, &(): &()) -> garde::Result {
+    match background {
+        Some(true) => Err(garde::Error::new("is not supported: this server stores no responses")),
+        _ => Ok(()),
+    }
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum InputItem {
-    Typed(TypedItem),
-    /// A message may come without its type.
-    Message(InputMessage),
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Truncation {
+    /// No input is left out.
+    Disabled,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum TypedItem {
-    Message(InputMessage),
-    /// A call of an earlier answer.
-    FunctionCall {
-        call_id: String,
-        name: String,
-        /// JSON.
-        arguments: String,
-    },
-    FunctionCallOutput {
-        call_id: String,
-        output: InputContent,
-    },
-    /// What the model thought in an earlier answer.
-    Reasoning {
-        summary: Option<Vec<ReasoningText>>,
-        content: Option<Vec<ReasoningText>>,
-    },
+/// An item of a conversation, of which each type has some of these fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct InputItem {
+    /// `message`, also where it is absent; `function_call`, `custom_tool_call`, `local_shell_call` and their outputs; `reasoning`. What only
+    /// OpenAI's server can read is left out: `compaction`, `web_search_call`, `tool_search_call`, `additional_tools` and their outputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<String>,
+    /// Of a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<ItemRole>,
+    /// Of a message, or of reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<TextOrList<InputPart>>,
+    /// Of a call and of its output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) call_id: Option<String>,
+    /// Of a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Of a call of a tool that is in a namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    /// Of a function's call: an object or its JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) arguments: Option<TextOrObject<Map<String, Value>>>,
+    /// Of a custom tool's call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<String>,
+    /// Of a shell's call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) action: Option<Map<String, Value>>,
+    /// Of a call's output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) output: Option<TextOrList<InputPart>>,
+    /// Of reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) summary: Option<Vec<InputPart>>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct InputMessage {
-    pub(crate) role: super::chat::Role,
-    pub(crate) content: InputContent,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ItemRole {
+    System,
+    Developer,
+    User,
+    Assistant,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub(crate) enum InputContent {
-    Text(String),
-    Parts(Vec<InputPart>),
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum InputPart {
-    InputText { text: String },
-    OutputText { text: String },
-    Refusal { refusal: String },
-}
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ReasoningText {
-    pub(crate) text: String,
-}
-
-/// A function that the client calls for the model.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct ResponsesTool {
-    /// `function`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct InputPart {
+    /// `input_text`, `output_text`, `text`, `summary_text`, `reasoning_text` or `refusal`.
     pub(crate) r#type: String,
-    pub(crate) name: String,
-    pub(crate) description: Option<String>,
-    /// A JSON schema.
-    pub(crate) parameters: Option<Map<String, Value>>,
-    pub(crate) strict: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+/// A tool that the client calls for the model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ResponsesTool {
+    /// `function`, `custom` or `namespace`; others are left out.
+    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) description: Option<String>,
+    /// Of a function: a JSON schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parameters: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) strict: Option<bool>,
+    /// Of a custom tool: what its text looks like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<CustomFormat>,
+    /// Of a namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tools: Option<Vec<ResponsesTool>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct CustomFormat {
+    /// `text` or `grammar`.
+    pub(crate) r#type: String,
+    /// `lark` or `regex`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) syntax: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ResponsesToolChoice {
+    /// `function`, `custom` or `allowed_tools`; that of a tool which is left out is `auto`.
+    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<super::chat::AllowedToolsMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tools: Option<Vec<AllowedResponsesTool>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct AllowedResponsesTool {
+    pub(crate) r#type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
 pub(crate) struct TextOptions {
-    /// Of type `text`, `json_object` or `json_schema`.
-    pub(crate) format: Option<Map<String, Value>>,
+    #[garde(dive)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) format: Option<TextFormat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verbosity: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
+#[garde(allow_unvalidated)]
+pub(crate) struct TextFormat {
+    pub(crate) r#type: ResponseFormatType,
+    #[garde(length(min = 1, max = SCHEMA_NAME_BYTES), custom(schema_name))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) description: Option<String>,
+    /// A JSON Schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) schema: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) strict: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReasoningOptions {
-    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
-    pub(crate) effort: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) effort: Option<ReasoningEffort>,
     /// No effect: the whole reasoning is in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) summary: Option<String>,
+}
+
+/// `/v1/responses/input_tokens`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CountedInput {
+    /// `response.input_tokens`.
+    pub(crate) object: String,
+    pub(crate) input_tokens: u64,
+}
+
+impl CountedInput {
+    pub(crate) fn new(input_tokens: u64) -> Self {
+        Self { object: "response.input_tokens".to_owned(), input_tokens }
+    }
 }
 
 /// A response, complete or not. From `background` on, what it repeats of the request.
@@ -255,8 +389,19 @@ pub(crate) enum OutputItem {
         id: String,
         call_id: String,
         name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
         /// JSON.
         arguments: String,
+        status: ResponseStatus,
+    },
+    CustomToolCall {
+        id: String,
+        call_id: String,
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        input: String,
         status: ResponseStatus,
     },
 }
@@ -272,9 +417,6 @@ pub(crate) enum OutputPart {
         /// Empty.
         annotations: Vec<Value>,
         logprobs: Vec<ScoredToken>,
-    },
-    Refusal {
-        refusal: String,
     },
 }
 

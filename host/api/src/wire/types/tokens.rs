@@ -3,16 +3,19 @@ use camshaft_core::limits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::generation::Adapter;
+use super::generation::{LoraEntry, adapters_once, visible};
+use crate::wire::read::request;
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct TokenizeRequest {
-    pub(crate) model: Option<String>,
-    pub(crate) text: String,
-    /// Adds the tokens that the model puts around a text.
-    pub(crate) add_special: Option<bool>,
-    /// The spelling of a control token becomes that token.
-    pub(crate) parse_special: Option<bool>,
+request! {
+    TokenizeRequest {
+        model: String,
+        #[garde(required)]
+        text: String,
+        /// Adds the tokens that the model puts around a text.
+        add_special: bool,
+        /// The spelling of a control token becomes that token.
+        parse_special: bool,
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,10 +26,12 @@ pub(crate) struct Tokenized {
     pub(crate) offsets: Option<Vec<[u32; 2]>>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct DetokenizeRequest {
-    pub(crate) model: Option<String>,
-    pub(crate) tokens: Vec<u32>,
+request! {
+    DetokenizeRequest {
+        model: String,
+        #[garde(required)]
+        tokens: Vec<u32>,
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,15 +49,18 @@ pub(crate) struct ChatPrompt {
     pub(crate) tokens: Vec<u32>,
 }
 
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct CloseSessionRequest {
-    pub(crate) model: Option<String>,
-    #[schemars(length(min = 1, max = limits::SESSION_ID))]
-    pub(crate) session_id: String,
-    /// Those that the session was used with.
-    pub(crate) lora: Option<Vec<Adapter>>,
-    /// The one that the session was used with.
-    pub(crate) prompt_cache_key: Option<String>,
+request! {
+    CloseSessionRequest {
+        model: String,
+        #[garde(required, length(min = 1, max = limits::SESSION_ID), custom(visible))]
+        session_id: String,
+        /// Those that the session was used with.
+        #[garde(length(max = limits::ADAPTERS_OF_REQUEST), dive, custom(adapters_once))]
+        lora: Vec<LoraEntry>,
+        /// The one that the session was used with.
+        #[garde(length(min = 1, max = limits::CACHE_KEY_BYTES))]
+        prompt_cache_key: String,
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -8,7 +8,7 @@ use crate::flow::answer::usage::ResponsesUsage;
 use crate::flow::generation::Totals;
 use crate::flow::request::GenerationRequest;
 use crate::wire::answer::{Answer, ErrorType};
-use crate::wire::dialect::ResponseEcho;
+use crate::wire::dialect::{CUSTOM_INPUT, CallNames, CalledTool, ResponseEcho};
 use crate::wire::stamp;
 
 /// What a response is called, and what it repeats of the request.
@@ -18,6 +18,7 @@ pub(super) struct Head {
     created_at: u64,
     model: String,
     echo: Map<String, Value>,
+    pub(super) calls: CallNames,
 }
 
 /// What became of a response.
@@ -59,9 +60,37 @@ pub(super) enum Status {
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Item {
-    Reasoning { id: String, summary: [(); 0], content: Vec<Part>, status: Status },
-    Message { id: String, status: Status, role: &'static str, content: Vec<Part> },
-    FunctionCall { id: String, call_id: String, name: String, arguments: String, status: Status },
+    Reasoning {
+        id: String,
+        summary: [(); 0],
+        content: Vec<Part>,
+        status: Status,
+    },
+    Message {
+        id: String,
+        status: Status,
+        role: &'static str,
+        content: Vec<Part>,
+    },
+    FunctionCall {
+        id: String,
+        call_id: String,
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        arguments: String,
+        status: Status,
+    },
+    CustomToolCall {
+        id: String,
+        call_id: String,
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        /// The arguments of the function that stands for the tool, until [`Item::end_input`].
+        input: String,
+        status: Status,
+    },
 }
 
 /// A part of an item.
@@ -99,7 +128,7 @@ pub(super) struct ErrorObject {
 impl Head {
     pub(super) fn new(echo: ResponseEcho, request: &GenerationRequest) -> Self {
         let (id, model) = (stamp::id("resp_"), request.model_name().to_owned());
-        Self { id, created_at: stamp::now(), model, echo: echo.fields }
+        Self { id, created_at: stamp::now(), model, echo: echo.fields, calls: echo.calls }
     }
 }
 
@@ -170,8 +199,22 @@ impl Item {
         Self::Message { id: stamp::id("msg_"), status: Status::InProgress, role: "assistant", content: Vec::new() }
     }
 
-    pub(super) fn call(call_id: String, name: String) -> Self {
-        Self::FunctionCall { id: stamp::id("fc_"), call_id, name, arguments: String::new(), status: Status::InProgress }
+    /// A call of a function, or of the client's tool that it stands for.
+    pub(super) fn call(call_id: String, function: String, names: &CallNames) -> Self {
+        let status = Status::InProgress;
+        let CalledTool { name, namespace, is_custom } = match names.of(&function) {
+            Some(tool) => tool.clone(),
+            None => CalledTool { name: function, namespace: None, is_custom: false },
+        };
+        match is_custom {
+            true => {
+                Self::CustomToolCall { id: stamp::id("ctc_"), call_id, name, namespace, input: String::new(), status }
+            }
+            false => {
+                let (id, arguments) = (stamp::id("fc_"), String::new());
+                Self::FunctionCall { id, call_id, name, namespace, arguments, status }
+            }
+        }
     }
 
     /// With this part; a call has none.
@@ -184,22 +227,36 @@ impl Item {
 
     /// More arguments of a call.
     pub(super) fn add_arguments(&mut self, more: &str) {
-        if let Self::FunctionCall { arguments, .. } = self {
-            arguments.push_str(more);
+        if let Self::FunctionCall { arguments: text, .. } | Self::CustomToolCall { input: text, .. } = self {
+            text.push_str(more);
         }
+    }
+
+    /// The arguments of a call have ended: those that stand for the text of a custom tool become it.
+    pub(super) fn end_input(&mut self) {
+        let Self::CustomToolCall { input, .. } = self else { return };
+        let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
+        // A call that was cut may end within the text.
+        let arguments = read(input).or_else(|| read(&format!("{input}\"}}")));
+        let text = arguments.and_then(|mut arguments| arguments.remove(CUSTOM_INPUT));
+        *input = text.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
     }
 
     pub(super) fn id(&self) -> &str {
         match self {
-            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+            Self::Reasoning { id, .. }
+            | Self::Message { id, .. }
+            | Self::FunctionCall { id, .. }
+            | Self::CustomToolCall { id, .. } => id,
         }
     }
 
     pub(super) fn set_status(&mut self, to: Status) {
         match self {
-            Self::Reasoning { status, .. } | Self::Message { status, .. } | Self::FunctionCall { status, .. } => {
-                *status = to;
-            }
+            Self::Reasoning { status, .. }
+            | Self::Message { status, .. }
+            | Self::FunctionCall { status, .. }
+            | Self::CustomToolCall { status, .. } => *status = to,
         }
     }
 
@@ -207,7 +264,7 @@ impl Item {
     pub(super) fn parts(&self) -> &[Part] {
         match self {
             Self::Reasoning { content, .. } | Self::Message { content, .. } => content,
-            Self::FunctionCall { .. } => &[],
+            Self::FunctionCall { .. } | Self::CustomToolCall { .. } => &[],
         }
     }
 
@@ -219,7 +276,7 @@ impl Item {
     pub(super) fn parts_mut(&mut self) -> Option<&mut Vec<Part>> {
         match self {
             Self::Reasoning { content, .. } | Self::Message { content, .. } => Some(content),
-            Self::FunctionCall { .. } => None,
+            Self::FunctionCall { .. } | Self::CustomToolCall { .. } => None,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Anthropic's Messages API.
 use serde_json::{Value, json};
 
-use super::{body_of, refusal};
+use super::{body_of, left_out, refusal};
 use crate::wire::dialect::Dialect::Messages;
-use crate::wire::dialect::counted_chat;
+use crate::wire::dialect::counted_message;
 
 fn request(more: &Value) -> Value {
     let mut request = json!({"model": "demo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}]});
@@ -26,7 +26,7 @@ fn a_request_is_a_chat_with_the_same_fields_under_their_names() {
         "metadata": {"user_id": "u"}, "service_tier": "auto", "session_id": "s"}));
     let expected = json!({"model": "demo", "max_tokens": 50, "temperature": 0.5, "top_k": 3, "top_p": 0.9,
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
-        "stop": ["x"], "user": "u", "service_tier": "auto", "session_id": "s"});
+        "stop": ["x"], "user": "u", "session_id": "s"});
     assert_eq!(got, expected);
     assert_eq!(body(&json!({"stream": true}))["stream"], true);
     let parts = body(&json!({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]}));
@@ -54,17 +54,18 @@ fn blocks_are_messages_in_their_order() {
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t4", "name": "look", "input": {}}]},
         {"role": "user", "content": "thanks"},
     ]}));
-    let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let function =
+        |id: &str, name: &str, arguments: Value| json!({"id": id, "function": {"name": name, "arguments": arguments}});
     let expected = json!([
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": "I look.", "reasoning_content": "hm",
-            "tool_calls": [function("t1", "look", "{\"at\":\"sky\"}"), function("t2", "add", "{}")]},
+            "tool_calls": [function("t1", "look", json!({"at": "sky"})), function("t2", "add", json!({}))]},
         {"role": "tool", "tool_call_id": "t1", "content": "rain"},
         {"role": "tool", "tool_call_id": "t2", "content": "2"},
         {"role": "tool", "tool_call_id": "t3", "content": ""},
         {"role": "user", "content": "so?"},
         {"role": "assistant", "content": "Rain."},
-        {"role": "assistant", "content": null, "tool_calls": [function("t4", "look", "{}")]},
+        {"role": "assistant", "tool_calls": [function("t4", "look", json!({}))]},
         {"role": "user", "content": "thanks"},
     ]);
     assert_eq!(got["messages"], expected);
@@ -76,7 +77,7 @@ fn tools_and_thinking_are_the_chats() {
     let got =
         body(&json!({"tools": [look.clone()], "tool_choice": {"type": "any", "disable_parallel_tool_use": true}}));
     let function = json!({"name": "look", "description": "d", "parameters": {"type": "object"}});
-    assert_eq!(got["tools"], json!([{"type": "function", "function": function}]));
+    assert_eq!(got["tools"], json!([{ "function": function }]));
     assert_eq!((&got["tool_choice"], &got["parallel_tool_calls"]), (&json!("required"), &json!(false)));
     let choice = |choice: Value| body(&json!({"tools": [look], "tool_choice": choice}))["tool_choice"].clone();
     assert_eq!(choice(json!({"type": "auto"})), "auto");
@@ -90,7 +91,7 @@ fn tools_and_thinking_are_the_chats() {
     assert_eq!(effort(json!({"thinking": {"type": "disabled"}})), "none");
     assert_eq!(effort(json!({"thinking": {"type": "adaptive"}})), Value::Null);
     let said = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "max"}});
-    assert_eq!(effort(said), "xhigh");
+    assert_eq!(effort(said), "max");
     let format = json!({"output_config": {"format": {"type": "json_schema", "schema": {"a": 1}}}});
     let schema = json!({"name": "output", "schema": {"a": 1}, "strict": true});
     assert_eq!(body(&format)["response_format"], json!({"type": "json_schema", "json_schema": schema}));
@@ -98,40 +99,65 @@ fn tools_and_thinking_are_the_chats() {
 
 #[test]
 fn what_is_not_served_is_refused_by_its_name() {
-    check_refused(&json!({"max_tokens": null}), "max_tokens is required");
-    check_refused(&json!({"messages": null}), "messages is required");
-    check_refused(&json!({"messages": []}), "messages must hold at least one message");
-    check_refused(&json!({"messages": ["x"]}), "messages[0] must be an object, got a string");
-    check_refused(&json!({"messages": [{"role": "user"}]}), "messages[0].content is required");
-    let system = "messages have the role user or assistant: use the field system";
-    check_refused(&json!({"messages": [{"role": "system", "content": "x"}]}), system);
-    let kinds = "only text, thinking, tool_use and tool_result";
-    for kind in ["image", "document", "search_result"] {
+    check_refused(&json!({"max_tokens": null}), "max_tokens");
+    check_refused(&json!({"messages": null}), "messages");
+    check_refused(&json!({"messages": []}), "messages");
+    check_refused(&json!({"messages": ["x"]}), "messages[0]");
+    check_refused(&json!({"messages": [{"role": "user"}]}), "messages[0].content");
+    for kind in ["image", "document", "hologram"] {
         let messages = json!([{"role": "user", "content": [{"type": kind, "source": {}}]}]);
-        let expected = format!("content blocks of type {kind:?} are not supported here, {kinds}");
-        check_refused(&json!({"messages": messages}), &expected);
+        check_refused(&json!({ "messages": messages }), "messages[0].content[0].type");
     }
     let called =
         json!([{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": "x"}]}]);
-    check_refused(&json!({"messages": called}), "messages[0].content[0].input must be an object, got a string");
-    let bash = "tools of type \"bash_20250124\" are not supported, only custom";
-    check_refused(&json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), bash);
-    let choice = "tool_choice.type must be auto, any, tool or none, got \"x\"";
-    check_refused(&json!({"tool_choice": {"type": "x"}}), choice);
-    check_refused(&json!({"stop": ["x"]}), "stop is no field of this endpoint: use stop_sequences");
-    check_refused(&json!({"mcp_servers": []}), "mcp_servers is not supported: this server calls no tools by itself");
-    let thread = "thread is not supported: this server keeps no conversations, so send all of it";
-    check_refused(&json!({"thread": {"type": "create"}}), thread);
-    let budget = "thinking.budget_tokens must be between 1024 and 4294967295, got 1023";
-    check_refused(&json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}), budget);
-    check_refused(&json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens is required");
+    check_refused(&json!({"messages": called}), "messages[0].content[0].input");
+    check_refused(&json!({"tool_choice": {"type": "x"}}), "tool_choice.type");
+    check_refused(&json!({"stop": ["x"]}), "stop");
+    check_refused(&json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers");
+    check_refused(&json!({"thread": {"type": "create"}}), "thread");
+    check_refused(&json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}), "thinking.budget_tokens");
+    check_refused(&json!({"thinking": {"type": "enabled"}}), "thinking.budget_tokens");
+}
+
+#[test]
+fn regression_what_agents_send_is_taken_and_what_is_left_out_is_said() {
+    let edits = json!({"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]});
+    let tools = json!([
+        {"type": "web_search_20260101", "name": "web_search"},
+        {"name": "mcp.files.read", "input_schema": {"type": "object"}},
+    ]);
+    let asked = json!({
+        "context_management": edits, "mcp_servers": [], "tools": tools,
+        "stop_sequences": (0..16).map(|n| n.to_string()).collect::<Vec<_>>(),
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "system", "content": "be brief"},
+            {"role": "assistant", "content": [
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "x"}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": {"type": "error", "error_code": "x"}},
+                {"type": "text", "text": "so"},
+            ]},
+            {"role": "user", "content": [
+                {"type": "search_result", "source": "https://example.org", "title": "T", "content": [{"type": "text", "text": "found"}]},
+                {"type": "document", "title": "D", "source": {"type": "text", "media_type": "text/plain", "data": "read"}},
+            ]},
+        ],
+    });
+    let read = body(&asked);
+    assert_eq!(read["tools"], json!([{"function": {"name": "mcp.files.read", "parameters": {"type": "object"}}}]));
+    assert_eq!((&read["messages"][1]["role"], &read["messages"][2]["content"]), (&json!("system"), &json!("so")));
+    let said = read["messages"][3]["content"].to_string();
+    assert!(["T (https://example.org)", "found", "read"].iter().all(|text| said.contains(text)), "{said}");
+    let expected = ["content blocks of Anthropic's server", "tools of Anthropic's server", "context_management"];
+    assert_eq!(left_out(Messages, &request(&asked)), expected);
+    assert!(left_out(Messages, &request(&json!({"context_management": {}}))).is_empty());
+    let chosen = json!({"tools": tools, "tool_choice": {"type": "tool", "name": "web_search"}});
+    assert_eq!(body(&chosen)["tool_choice"], "auto");
 }
 
 #[test]
 fn counting_needs_no_bound_of_the_output() {
     let request = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "system": "s"});
-    let body =
-        serde_json::to_value(counted_chat(crate::wire::json::parse(&request.to_string()).unwrap()).unwrap().body)
-            .unwrap();
-    assert_eq!(body["messages"].as_array().unwrap().len(), 2);
+    let counted = counted_message(&request.to_string()).unwrap();
+    assert_eq!(counted.body.request.messages.as_ref().map(Vec::len), Some(2));
 }

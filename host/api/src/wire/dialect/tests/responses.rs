@@ -1,8 +1,9 @@
 //! OpenAI's Responses API.
 use serde_json::{Value, json};
 
-use super::{body_of, refusal};
+use super::{body_of, left_out, refusal};
 use crate::wire::dialect::Dialect::Responses;
+use crate::wire::dialect::{AnswerFormat, Served};
 
 fn body(request: &Value) -> Value {
     body_of(Responses, request).unwrap()
@@ -46,7 +47,8 @@ fn items_are_messages_in_their_order() {
         {"type": "reasoning", "summary": []},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
     ]));
-    let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+    let function =
+        |id: &str, name: &str, arguments: &str| json!({"id": id, "function": {"name": name, "arguments": arguments}});
     let expected = json!([
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -54,7 +56,7 @@ fn items_are_messages_in_their_order() {
             "tool_calls": [function("c1", "look", "{}"), function("c2", "add", "{\"a\":1}")]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         {"role": "tool", "tool_call_id": "c2", "content": "2"},
-        {"role": "assistant", "content": null, "refusal": "no"},
+        {"role": "assistant", "refusal": "no"},
     ]);
     assert_eq!(got, expected);
 }
@@ -67,7 +69,7 @@ fn tools_formats_and_effort_are_the_chats() {
         "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"a": 1}, "strict": true}},
         "include": ["message.output_text.logprobs"], "top_logprobs": 2}));
     let function = json!({"name": "look", "description": "d", "parameters": {"type": "object"}, "strict": true});
-    assert_eq!(got["tools"], json!([{"type": "function", "function": function}]));
+    assert_eq!(got["tools"], json!([{ "function": function }]));
     assert_eq!(got["tool_choice"], json!({"type": "function", "function": {"name": "look"}}));
     assert_eq!((&got["parallel_tool_calls"], &got["reasoning_effort"]), (&json!(false), &json!("low")));
     let schema = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}, "strict": true}});
@@ -78,7 +80,7 @@ fn tools_formats_and_effort_are_the_chats() {
     assert_eq!(choice(json!("required")), "required");
     let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]});
     let expected = json!({"type": "allowed_tools", "allowed_tools": {"mode": "required",
-        "tools": [{"type": "function", "function": {"name": "look"}}]}});
+        "tools": [{"function": {"name": "look"}}]}});
     assert_eq!(choice(allowed), expected);
     let format = |format: &str| body(&json!({"input": "hi", "text": {"format": {"type": format}}}));
     assert_eq!(format("json_object")["response_format"], json!({"type": "json_object"}));
@@ -87,42 +89,75 @@ fn tools_formats_and_effort_are_the_chats() {
 
 #[test]
 fn what_is_not_served_is_refused_by_its_name() {
-    let stateless = "this server stores no responses; send the whole conversation as input";
     for name in ["previous_response_id", "conversation"] {
-        check_refused(&json!({name: "x"}), &format!("{name} is not supported: {stateless}"));
+        check_refused(&json!({name: "x"}), name);
     }
-    check_refused(&json!({"background": true}), &format!("background is not supported: {stateless}"));
-    check_refused(&json!({"truncation": "auto"}), "truncation must be disabled, got \"auto\": no input is left out");
-    check_refused(&json!({"max_tokens": 3}), "max_tokens is no field of this endpoint: use max_output_tokens");
-    check_refused(&json!({"n": 2}), "n is no field of this endpoint: use several requests");
-    let web = json!({"tools": [{"type": "web_search"}]});
-    check_refused(&web, "tools of type \"web_search\" are not supported, only function");
-    check_refused(&json!({"tools": [{"type": "function"}]}), "tools[0].name is required");
-    let format = "text.format.type must be text, json_object or json_schema, got \"xml\"";
-    check_refused(&json!({"text": {"format": {"type": "xml"}}}), format);
-    check_refused(&json!({"metadata": {"a": 1}}), "metadata.a must be a string, got 1");
-    check_refused(&json!({"temperature": "hot"}), "temperature must be a number, got a string");
-    check_refused(&json!({"include": [1]}), "include must be a list of strings, got 1");
+    check_refused(&json!({"background": true}), "background");
+    check_refused(&json!({"truncation": "auto"}), "truncation");
+    check_refused(&json!({"max_tokens": 3}), "max_tokens");
+    check_refused(&json!({"n": 2}), "n");
+    check_refused(&json!({"tools": [{"type": "function"}]}), "tools[0].name");
+    check_refused(&json!({"text": {"format": {"type": "xml"}}}), "text.format.type");
+    check_refused(&json!({"text": {"format": {"type": "json_schema"}}}), "text.format.schema");
+    check_refused(&json!({"metadata": {"a": 1}}), "metadata.a");
+    check_refused(&json!({"metadata": {"a": "x".repeat(513)}}), "metadata");
+    check_refused(&json!({"temperature": "hot"}), "temperature");
+    check_refused(&json!({"include": [1]}), "include[0]");
+    check_refused(&json!({"tool_choice": {"type": "web_search"}}), "tool_choice.type");
 }
 
 #[test]
 fn an_input_that_cannot_be_read_names_the_item_and_its_field() {
-    let check = |input: Value, expected: &str| assert_eq!(refusal(Responses, &json!({"input": input})), expected);
-    assert_eq!(refusal(Responses, &json!({})), "input is required");
-    check(json!(3), "input must be a string or a list of items, got 3");
-    check(json!([1, 2]), "input must be a string or a list of items, at least one");
-    check(json!([]), "input must be a string or a list of items, at least one");
-    check(json!(["x"]), "input[0] must be an object, got a string");
-    check(json!([{"content": "x"}]), "input[0].role is required");
-    let wizard = "role must be system, developer, user or assistant, got \"wizard\"";
-    check(json!([{"role": "wizard", "content": "x"}]), wizard);
-    check(json!([{"role": "user"}]), "input[0].content is required");
+    let check = |input: Value, param: &str| assert_eq!(refusal(Responses, &json!({"input": input})), param, "{input}");
+    assert_eq!(refusal(Responses, &json!({})), "input");
+    check(json!(3), "input");
+    check(json!([1, 2]), "input[0]");
+    check(json!([]), "input");
+    check(json!(["x"]), "input[0]");
+    check(json!([{"content": "x"}]), "input[0].role");
+    check(json!([{"role": "wizard", "content": "x"}]), "input[0].role");
+    check(json!([{"role": "user"}]), "input[0].content");
     let image = json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]);
-    check(image, "content parts of type \"input_image\" are not supported, only text");
-    check(json!([{"type": "function_call", "name": "f", "arguments": "{}"}]), "input[0].call_id is required");
-    check(json!([{"type": "function_call_output", "call_id": "c"}]), "input[0].output is required");
-    let stored = "an item_reference leads nowhere: no response is stored here";
-    check(json!([{"type": "item_reference", "id": "msg_1"}]), stored);
-    let long = refusal(Responses, &json!({"input": [{"type": "x".repeat(10_000)}]}));
-    assert!(long.chars().count() < 400, "a client's value is cut: {long}");
+    check(image, "input[0].content[0].type");
+    check(json!([{"type": "function_call", "name": "f", "arguments": "{}"}]), "input[0].call_id");
+    check(json!([{"type": "function_call_output", "call_id": "c"}]), "input[0].output");
+    check(json!([{"type": "item_reference", "id": "msg_1"}]), "input[0].type");
+    check(json!([{"type": "x".repeat(10_000)}]), "input[0].type");
+}
+
+#[test]
+fn regression_what_agents_send_is_taken_and_what_is_left_out_is_said() {
+    let patch = json!({"type": "custom", "name": "apply_patch", "description": "d",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}});
+    let shell = json!({"type": "function", "name": "exec", "parameters": {"type": "object"}});
+    let request = json!({
+        "tools": [{"type": "namespace", "name": "fs", "tools": [shell]}, patch, {"type": "web_search"}, {"type": "tool_search"}],
+        "tool_choice": {"type": "custom", "name": "apply_patch"},
+        "input": [
+            {"type": "additional_tools", "tools": []},
+            {"role": "user", "content": "hi"},
+            {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin"},
+            {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"},
+            {"type": "function_call", "call_id": "c2", "namespace": "fs", "name": "exec", "arguments": "{\"cut"},
+            {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_image", "image_url": "x"}]},
+            {"type": "compaction", "encrypted_content": "x"},
+        ],
+    });
+    let read = body(&request);
+    let names: Vec<&Value> = read["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
+    assert_eq!(names, ["fs__exec", "apply_patch"]);
+    assert_eq!(read["tools"][1]["function"]["parameters"]["required"], json!(["input"]));
+    assert_eq!(read["tool_choice"]["function"]["name"], "apply_patch");
+    let call = |at: usize| &read["messages"][at]["tool_calls"][0]["function"];
+    assert_eq!(call(1), &json!({"name": "apply_patch", "arguments": {"input": "*** Begin"}}));
+    assert_eq!(call(3), &json!({"name": "fs__exec", "arguments": "{\"cut"}), "a call that was cut, as it is");
+    assert_eq!(read["messages"].as_array().unwrap().len(), 5);
+    let expected = ["items of OpenAI's server", "the grammar of a custom tool", "tools of OpenAI's server"];
+    assert_eq!(left_out(Responses, &request), expected);
+    let Served::Chat(converted) = Responses.read(&request.to_string()).unwrap() else { panic!("it is a chat") };
+    let AnswerFormat::Responses(echo) = converted.format else { panic!("it is a response") };
+    let tool = echo.calls.of("fs__exec").unwrap();
+    assert_eq!((tool.name.as_str(), tool.namespace.as_deref(), tool.is_custom), ("exec", Some("fs"), false));
+    assert!(echo.calls.of("apply_patch").unwrap().is_custom);
+    assert_eq!(converted.names.own("tools[0].function.parameters").as_deref(), Some("tools[0].tools[0].parameters"));
 }

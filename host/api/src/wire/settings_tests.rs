@@ -4,17 +4,41 @@ use serde_json::json;
 
 use super::*;
 
-const EXTENT: ExtentBounds = ExtentBounds { least_tokens: 1, max_tokens: 64, unset_tokens: 64, max_duration: None };
+/// What the tests change of the bounds.
+#[derive(Clone, Copy)]
+struct Changed {
+    unset_tokens: u32,
+    max_duration: Option<Duration>,
+}
+
+const EXTENT: Changed = Changed { unset_tokens: 64, max_duration: None };
 
 fn read(body: &Value) -> Result<GenerationSettings, RequestError> {
     read_within(body, EXTENT)
 }
 
-fn read_within(body: &Value, extent: ExtentBounds) -> Result<GenerationSettings, RequestError> {
+fn read_within(body: &Value, extent: Changed) -> Result<GenerationSettings, RequestError> {
     let (samplers, sampling) = ([PolicyName::from("avoid-words")], SamplingParams::default());
-    let max_timeout = Duration::from_secs(600);
-    let bounds = Bounds { extent, max_timeout, vocabulary_size: 256, samplers: &samplers, sampling: &sampling };
-    GenerationSettings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
+    settings_of(body, extent, (&samplers, &sampling))
+}
+
+fn settings_of(
+    body: &Value,
+    Changed { unset_tokens, max_duration }: Changed,
+    (samplers, sampling): (&[PolicyName], &SamplingParams),
+) -> Result<GenerationSettings, RequestError> {
+    let fields: GenerationFields = crate::wire::read::read(&body.to_string())?.request;
+    let bounds = Bounds {
+        least_tokens: 1,
+        max_tokens: 64,
+        unset_tokens,
+        max_duration,
+        max_timeout: Duration::from_secs(600),
+        vocabulary_size: 256,
+        samplers,
+        sampling,
+    };
+    GenerationSettings::new(&fields, bounds)
 }
 
 /// `param` and message of the refusal.
@@ -41,11 +65,11 @@ fn accepts_every_numeric_parameter_at_its_bounds_and_refuses_one_past() {
         for value in [range.min - past, range.max + past] {
             let (param, message) = refusal(&json!({name: value}));
             assert_eq!(param.as_deref(), Some(name));
-            let bounds = format!("{name} must be between {} and {}, got {value}", range.min, range.max);
-            assert_eq!(message, bounds);
+            assert!(message.starts_with(name) && message.contains(&value.to_string()), "{message}");
         }
     }
-    let integers = [("top_k", limits::TOP_K), ("repeat_last_n", limits::REPEAT_LAST_N), ("n", limits::CHOICES)];
+    let top_k = Range { min: -1.0, ..limits::TOP_K };
+    let integers = [("top_k", top_k), ("repeat_last_n", limits::REPEAT_LAST_N), ("n", limits::CHOICES)];
     for (name, range) in integers {
         assert!(read(&json!({name: range.min as i64})).is_ok(), "{name}");
         assert!(read(&json!({name: range.max as i64})).is_ok(), "{name}");
@@ -67,20 +91,24 @@ fn takes_any_64_bit_seed_and_draws_one_if_absent() {
     let seed = |value: Value| read(&json!({"seed": value})).unwrap().sampling.seed;
     assert_eq!(seed(json!(7)), 7);
     assert_eq!(seed(json!(u64::MAX)), u64::MAX);
-    assert_eq!(seed(json!(-1)), u64::MAX);
+    assert_eq!((seed(json!(7.0)), seed(json!(-2))), (7, u64::MAX - 1));
+    assert_ne!(seed(json!(-1)), seed(json!(-1)), "asks for a random one");
     assert_ne!(seed(Value::Null), seed(Value::Null));
     assert_eq!(refusal(&json!({"seed": 1.5})).0.as_deref(), Some("seed"));
 }
 
 #[test]
-fn reads_stop_as_one_string_or_up_to_four() {
+fn reads_stop_as_one_string_or_several() {
     let stop = |value: Value| read(&json!({"stop": value})).map(|settings| settings.extent.stop);
     assert_eq!(stop(json!("x")).unwrap(), ["x"]);
     assert_eq!(stop(json!(["a", "b", "c", "d"])).unwrap().len(), 4);
     assert_eq!(stop(json!("y".repeat(512))).unwrap().len(), 1);
-    for bad in [json!(["a", "b", "c", "d", "e"]), json!(""), json!(["a", ""]), json!("y".repeat(513)), json!([1])] {
+    let many = |count| json!(vec!["x"; count]);
+    assert_eq!(stop(many(limits::STOP_STRINGS)).unwrap().len(), limits::STOP_STRINGS);
+    for bad in [many(limits::STOP_STRINGS + 1), json!(""), json!(["a", ""]), json!("y".repeat(513))] {
         assert_eq!(refusal(&json!({"stop": bad})).0.as_deref(), Some("stop"));
     }
+    assert_eq!(refusal(&json!({"stop": [1]})).0.as_deref(), Some("stop[0]"));
 }
 
 #[test]
@@ -93,18 +121,15 @@ fn checks_logit_bias_keys_values_and_count() {
     {
         assert_eq!(refusal(&json!({"logit_bias": bad})).0.as_deref(), Some("logit_bias"));
     }
-    assert_eq!(refusal(&json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias.7"));
+    assert_eq!(refusal(&json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias"));
     let many = |count: usize| json!({"logit_bias": (0..count).map(|i| (i.to_string(), 1)).collect::<std::collections::HashMap<_, _>>()});
-    let (_, message) = refusal(&many(1025));
-    assert_eq!(message, "logit_bias has 1025 entries, at most 1024");
+    assert!(read(&many(1024)).is_err_and(|error| !error.to_string().contains("length")), "it is not too long");
+    assert_eq!(refusal(&many(1025)).0.as_deref(), Some("logit_bias"));
 }
 
 #[test]
 fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
-    let unsupported = json!([{"type": "function"}]);
     for (name, value) in [
-        ("functions", unsupported),
-        ("prediction", json!({"type": "content"})),
         ("chat_template", json!("{{ messages }}")),
         ("use_beam_search", json!(true)),
         ("stream_options", json!({"include_usage": true})),
@@ -114,10 +139,7 @@ fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
     }
     assert_eq!(refusal(&json!({"samplers": ["avoid-words", "nope"]})).0.as_deref(), Some("samplers[1]"));
     let twice = refusal(&json!({"samplers": ["avoid-words", "avoid-words"]}));
-    assert_eq!(twice.0.as_deref(), Some("samplers[1]"));
-    assert!(twice.1.contains("named twice"), "{twice:?}");
-    let audio = refusal(&json!({"modalities": ["text", "audio"]}));
-    assert_eq!(audio, (Some("modalities[1]".to_owned()), "modalities may hold text only, got \"audio\"".to_owned()));
+    assert_eq!(twice.0.as_deref(), Some("samplers"));
     let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "modalities": ["text"],
         "use_beam_search": false, "chat_template": null,
         "best_of": 1, "user": "me", "service_tier": "auto", "store": true, "x_unknown": {"deep": [1]},
@@ -163,7 +185,8 @@ fn regression_more_tokens_than_the_bound_are_cut_to_it() {
         let most = |value: Value| read(&json!({ name: value })).unwrap().extent.max_tokens;
         let got = [json!(1), json!(64), json!(65), json!(128_000), json!(u64::MAX)].map(most);
         assert_eq!(got, [1, 64, 64, 64, 64], "{name}");
-        for bad in [json!(0), json!(-1), json!(1.5), json!(99.0), json!("many")] {
+        assert_eq!([json!(99.0), json!(1e300)].map(most), [64, 64], "as any other number");
+        for bad in [json!(0), json!(-1), json!(1.5), json!("many")] {
             assert_eq!(refusal(&json!({ name: bad })).0.as_deref(), Some(name), "{bad}");
         }
     }
@@ -173,7 +196,7 @@ fn regression_more_tokens_than_the_bound_are_cut_to_it() {
 fn prefers_the_new_name_of_max_tokens() {
     let settings = read(&json!({"max_tokens": 5, "max_completion_tokens": 6})).unwrap();
     assert_eq!((settings.extent.max_tokens, settings.extent.max_tokens_set), (6, true));
-    let unset = read_within(&json!({}), ExtentBounds { unset_tokens: 16, ..EXTENT }).unwrap();
+    let unset = read_within(&json!({}), Changed { unset_tokens: 16, ..EXTENT }).unwrap();
     assert_eq!((unset.extent.max_tokens, unset.extent.max_tokens_set), (16, false));
 }
 
@@ -193,7 +216,7 @@ fn takes_hints_up_to_their_bounds_and_refuses_one_past_and_other_types() {
         (long, "hints"),
         (json!({"": "v"}), "hints"),
         (json!({"two words": "v"}), "hints"),
-        (json!({"n": "v".repeat(257)}), "hints.n"),
+        (json!({"n": "v".repeat(257)}), "hints"),
         (json!({"n": 7}), "hints.n"),
         (json!({"n": null}), "hints.n"),
         (json!({"n": ["v"]}), "hints.n"),
@@ -210,18 +233,13 @@ fn takes_hints_up_to_their_bounds_and_refuses_one_past_and_other_types() {
 fn a_model_has_defaults_of_its_own_for_what_a_request_leaves_out() {
     let sampling = SamplingParams { temperature: 0.6, top_k: 20, repeat_penalty: 1.1, ..SamplingParams::default() };
     let read = |body: Value| {
-        let bounds = Bounds {
-            extent: EXTENT,
-            max_timeout: Duration::from_secs(1),
-            vocabulary_size: 256,
-            samplers: &[],
-            sampling: &sampling,
-        };
-        let settings = GenerationSettings::read(&Fields::of_body(body.as_object().unwrap()), bounds).unwrap();
+        let settings = settings_of(&body, EXTENT, (&[], &sampling)).unwrap();
         (settings.sampling.temperature, settings.sampling.top_k, settings.sampling.repeat_penalty)
     };
     assert_eq!(read(json!({})), (0.6, 20, 1.1));
-    assert_eq!(read(json!({"temperature": 1, "top_k": 0})), (1.0, 0, 1.1));
+    for off in [0, -1] {
+        assert_eq!(read(json!({"temperature": 1, "top_k": off})), (1.0, 0, 1.1));
+    }
 }
 
 #[test]
@@ -245,11 +263,7 @@ fn takes_a_minimum_up_to_the_maximum_and_no_more() {
     let least = |body: Value| read(&body).map(|settings| settings.extent.min_tokens);
     assert_eq!(least(json!({"min_tokens": 64})).unwrap(), 64);
     assert_eq!(least(json!({"min_tokens": 5, "max_tokens": 5})).unwrap(), 5);
-    let (param, message) = refusal(&json!({"min_tokens": 6, "max_tokens": 5}));
-    assert_eq!(
-        (param.as_deref(), message.as_str()),
-        (Some("min_tokens"), "min_tokens must be at most max_tokens (5), got 6")
-    );
+    assert_eq!(refusal(&json!({"min_tokens": 6, "max_tokens": 5})).0.as_deref(), Some("min_tokens"));
     for bad in [json!(65), json!(-1), json!("1")] {
         assert_eq!(refusal(&json!({ "min_tokens": bad })).0.as_deref(), Some("min_tokens"), "{bad}");
     }
@@ -259,7 +273,7 @@ fn takes_a_minimum_up_to_the_maximum_and_no_more() {
 fn takes_a_duration_up_to_the_servers_or_a_day() {
     let seconds = Duration::from_secs;
     let duration = |value: Value, bound| {
-        let read = read_within(&json!({ "max_duration": value }), ExtentBounds { max_duration: bound, ..EXTENT });
+        let read = read_within(&json!({ "max_duration": value }), Changed { max_duration: bound, ..EXTENT });
         read.map(|settings| settings.extent.max_duration).map_err(|error| error.to_string())
     };
     assert_eq!(duration(json!(86_400), None), Ok(Some(seconds(86_400))));
@@ -267,12 +281,9 @@ fn takes_a_duration_up_to_the_servers_or_a_day() {
     assert_eq!(duration(Value::Null, Some(seconds(9))), Ok(Some(seconds(9))), "the server's holds for all");
     assert_eq!(duration(json!(9), Some(seconds(9))), Ok(Some(seconds(9))));
     assert_eq!(duration(json!(0.001), Some(seconds(9))), Ok(Some(Duration::from_millis(1))));
-    assert_eq!(
-        duration(json!(9.5), Some(seconds(9))).unwrap_err(),
-        "max_duration must be between 0.001 and 9, got 9.5"
-    );
+    assert!(duration(json!(9.5), Some(seconds(9))).unwrap_err().starts_with("max_duration"));
     for bad in [json!(86_401), json!(0), json!(-1), json!("1"), json!(1e300)] {
-        assert!(duration(bad.clone(), None).unwrap_err().starts_with("max_duration must be"), "{bad}");
+        assert!(duration(bad.clone(), None).unwrap_err().starts_with("max_duration"), "{bad}");
     }
 }
 
