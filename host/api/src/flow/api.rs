@@ -310,18 +310,18 @@ impl Api {
         let mut names = Vec::new();
         for entry in catalog.entries() {
             let created = entry.served().map_or(0, |served| served.model.created);
-            let Naming { name, aliases, .. } = &entry.naming;
-            if asked.may_use(&entry.naming) {
-                let all = [name.clone(), entry.id()].into_iter().chain(aliases.iter().cloned());
-                names.extend(all.map(|name| Listed { name, created, parent: None }));
+            let context = entry.served().and_then(|served| served.model.context());
+            let (naming, others) = (&entry.naming, entry.naming.other_names().cloned());
+            let listed = |name: String| Listed { name, created, parent: None, context };
+            if asked.may_use(naming) {
+                names.extend([naming.name.clone(), entry.id()].into_iter().chain(others).map(listed));
             } else {
-                let allowed = aliases.iter().filter(|alias| caller.principal.may_use(alias)).cloned();
-                names.extend(allowed.map(|name| Listed { name, created, parent: None }));
+                names.extend(others.filter(|alias| caller.principal.may_use(alias)).map(listed));
             }
             let adapters = entry.served().and_then(|served| served.adapters()).map(|adapters| adapters.all());
             let adapters = adapters.iter().flat_map(|all| all.iter());
             let allowed = adapters.filter(|adapter| asked.may_adapt(&entry.naming, &adapter.id));
-            let listed = |adapter: &Arc<Adapter>| Listed::of(&entry.id(), adapter);
+            let listed = |adapter: &Arc<Adapter>| Listed::of(&entry.id(), adapter, context);
             names.extend(allowed.map(listed));
         }
         names
@@ -388,12 +388,14 @@ pub(crate) struct Listed {
     pub(crate) created: u64,
     /// Of an adapter: its model.
     pub(crate) parent: Option<String>,
+    /// Tokens that it takes at once, where that is known.
+    pub(crate) context: Option<u32>,
 }
 
 impl Listed {
-    pub(crate) fn of(model: &str, adapter: &Adapter) -> Self {
+    pub(crate) fn of(model: &str, adapter: &Adapter, context: Option<u32>) -> Self {
         let name = adapters::name(model, &adapter.id);
-        Self { name, created: adapter.created, parent: Some(model.to_owned()) }
+        Self { name, created: adapter.created, parent: Some(model.to_owned()), context }
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Naming {
     pub version: Option<String>,
     /// Its part of the requests that name no version, among the weights of all versions.
     pub weight: f64,
-    /// Other names.
+    /// Other names. One with a star at its end is a pattern: all names that begin as it does.
     pub aliases: Vec<String>,
     /// The name of the model that stands in while this one is loading, is broken or has a full queue.
     pub fallback: Option<String>,
@@ -69,6 +69,16 @@ impl Naming {
             Some(version) => format!("{}@{version}", self.name),
             None => self.name.clone(),
         }
+    }
+
+    /// What the names begin with that its patterns are of.
+    pub(crate) fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.aliases.iter().filter_map(|alias| alias.strip_suffix('*'))
+    }
+
+    /// Its other names that are no patterns.
+    pub(crate) fn other_names(&self) -> impl Iterator<Item = &String> {
+        self.aliases.iter().filter(|alias| !alias.ends_with('*'))
     }
 
     /// Whether somebody may use an adapter of the model, by the model's name or by its id.
@@ -188,6 +198,11 @@ impl Model {
             Backend::Embed(_) => ModelKind::Embed,
             Backend::Predict(_) => ModelKind::Predict,
         }
+    }
+
+    /// The tokens that it takes at once; `None`: it reads no texts.
+    pub(crate) fn context(&self) -> Option<u32> {
+        self.text().map(|text| text.info.context_tokens)
     }
 
     /// `None`: it reads no texts.

@@ -154,7 +154,8 @@ impl Catalog {
         Some(self.entries.remove(at))
     }
 
-    /// What another name of a model stands for: its id, the name that its versions share, or an alias of either.
+    /// What another name of a model stands for: its id, the name that its versions share, an alias of either, or a name that one of
+    /// its aliases is a pattern of.
     pub(crate) fn named(&self, asked: &str) -> Vec<&Entry> {
         if let Some(entry) = self.at(asked) {
             // Without a version it may be one of several that share the name.
@@ -169,7 +170,15 @@ impl Catalog {
         if !of_name.is_empty() {
             return of_name;
         }
-        self.entries.iter().filter(|entry| entry.naming.aliases.iter().any(|alias| alias == asked)).collect()
+        let of_alias: Vec<&Entry> =
+            self.entries.iter().filter(|entry| entry.naming.aliases.iter().any(|alias| alias == asked)).collect();
+        if !of_alias.is_empty() {
+            return of_alias;
+        }
+        // Of patterns, the longest one that fits.
+        let fits = |entry: &Entry| entry.naming.patterns().filter(|begin| asked.starts_with(begin)).map(str::len).max();
+        let Some(longest) = self.entries.iter().filter_map(fits).max() else { return Vec::new() };
+        self.entries.iter().filter(|entry| fits(entry) == Some(longest)).collect()
     }
 
     /// The model whose adapter is asked for: of several versions one that has it, or may have it once it is in memory.

@@ -64,6 +64,22 @@ fn ids_names_and_aliases_lead_to_models() {
 }
 
 #[test]
+fn of_the_patterns_that_fit_a_name_the_longest_leads() {
+    let known_as = |id: &str, alias: &str| served(Naming { aliases: vec![alias.to_owned()], ..naming(id) }, true);
+    let catalog = catalog(vec![
+        known_as("any", "*"),
+        known_as("big", "claude-*"),
+        known_as("small", "claude-haiku-*"),
+        known_as("own", "claude-opus"),
+    ]);
+    let to = |name: &str| leads(&catalog, name, 0).map(|(id, _)| id).unwrap();
+    assert_eq!(
+        ["claude-sonnet", "claude-haiku-4", "claude-opus", "gpt", "own"].map(to),
+        ["big", "small", "own", "any", "own"]
+    );
+}
+
+#[test]
 fn a_split_follows_the_weights_and_keeps_each_caller_with_one_version() {
     let weighing = |id: &str, weight| served(Naming { weight, ..naming(id) }, true);
     let catalog = catalog(vec![weighing("m@1", 3.0), weighing("m@2", 1.0), weighing("m@3", 0.0)]);

@@ -39,7 +39,7 @@ impl ModelDetails {
             Backend::Embed(embedder) => Facts::Text(TextFacts::from(&embedder.text.info)),
             Backend::Predict(predictor) => Facts::Tensors(TensorFacts::from(predictor)),
         };
-        let object = Model::new(model.id.clone(), model.created, None);
+        let object = Model::new(model.id.clone(), model.created, None, model.context());
         Self { model: object, task: Some(model.kind()), state: state.to_owned(), facts: Some(facts) }
     }
 }
@@ -97,8 +97,8 @@ impl From<&ModelInfo> for TextFacts {
 }
 
 impl From<Listed> for Model {
-    fn from(Listed { name, created, parent }: Listed) -> Self {
-        Self::new(name, created, parent)
+    fn from(Listed { name, created, parent, context }: Listed) -> Self {
+        Self::new(name, created, parent, context)
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) async fn show(
     if let Err(FlowError::Asleep(id) | FlowError::ModelLoading(id) | FlowError::ModelFailed(id)) = &found
         && let Some(entry) = api.catalog().at(id)
     {
-        let (model, state) = (Model::new(id.clone(), 0, None), entry.state().to_owned());
+        let (model, state) = (Model::new(id.clone(), 0, None, None), entry.state().to_owned());
         return Ok(Json(ModelDetails { model, task: entry.kind(), state, facts: None }));
     }
     let found = found.map_err(|error| {
@@ -157,7 +157,7 @@ pub(crate) async fn show(
     let state = api.catalog().at(&model.id).map_or("ready", Entry::state);
     let mut details = ModelDetails::of(&found.served, state);
     if let Some(adapter) = &found.adapter {
-        details.model = Model::from(Listed::of(&found.served.model.id, adapter));
+        details.model = Model::from(Listed::of(&model.id, adapter, model.context()));
     }
     Ok(Json(details))
 }

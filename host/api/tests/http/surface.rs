@@ -308,7 +308,8 @@ async fn regression_a_key_that_nobody_can_read_is_a_wrong_one() {
 #[tokio::test]
 async fn lists_only_models_that_the_caller_may_use() {
     let server = Server::with(only(&["demo"]), hello);
-    let mut demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
+    let mut demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft",
+        "display_name": "demo", "max_model_len": 200, "context_length": 200});
     assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
     let details = json!({
         "task": "generate", "state": "ready", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,

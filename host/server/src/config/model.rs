@@ -145,7 +145,8 @@ pub struct ModelConfig {
     /// name. One tenant, or one session, stays with one version.
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub weight: f64,
-    /// Other names of the model, or of all its versions.
+    /// Other names of the model, or of all its versions. One with a star at its end (`claude-*`) stands for all names that begin so and
+    /// lead nowhere else.
     #[schemars(length(max = 16))]
     pub aliases: Vec<String>,
     /// The model that answers while this one is loading, is broken or has a full queue; the response's header

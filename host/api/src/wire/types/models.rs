@@ -15,6 +15,14 @@ pub(crate) struct Model {
     pub(crate) created: u64,
     /// `camshaft`.
     pub(crate) owned_by: String,
+    /// The id, under the name that Anthropic's API has for it.
+    pub(crate) display_name: String,
+    /// Tokens of prompt and output together, or of one input, at most, under the names that other servers have for it; of a model
+    /// in memory that reads texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_model_len: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) context_length: Option<u32>,
     /// Of an adapter: its model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
@@ -121,8 +129,18 @@ pub(crate) struct TensorModelInfo {
 }
 
 impl Model {
-    pub(crate) fn new(id: String, created: u64, parent: Option<String>) -> Self {
-        Self { id, object: "model".to_owned(), created, owned_by: "camshaft".to_owned(), parent }
+    /// `context`: in tokens.
+    pub(crate) fn new(id: String, created: u64, parent: Option<String>, context: Option<u32>) -> Self {
+        Self {
+            display_name: id.clone(),
+            id,
+            object: "model".to_owned(),
+            created,
+            owned_by: "camshaft".to_owned(),
+            max_model_len: context,
+            context_length: context,
+            parent,
+        }
     }
 }
 
