@@ -29,7 +29,7 @@ struct Host {
 
 impl Host {
     fn build(self) -> Result<PathBuf, Failure> {
-        say("building the host (the first build includes llama.cpp and wasmtime: several minutes)");
+        say("building the host (the first build includes llama.cpp and wasmtime: ten minutes or more)");
         let mut build = cargo(&["build", "--release", "-p", "camshaft"]);
         if self.quick {
             for package in ["camshaft", "camshaft-api"] {

@@ -11,7 +11,8 @@ use crate::{build, registries, setup};
 enum Runs {
     /// A script of a folder below `tests/clients`, with that folder's packages.
     Python(&'static str),
-    Node,
+    /// One of such a folder, with its packages for Node.js.
+    Node(&'static str),
     Cargo,
 }
 
@@ -20,8 +21,8 @@ const SUITES: [(&str, Runs, &str); 13] = [
     ("openai-python", Runs::Python(""), "openai_client.py"),
     ("responses-python", Runs::Python(""), "responses_client.py"),
     ("anthropic-python", Runs::Python(""), "anthropic_client.py"),
-    ("openai-node", Runs::Node, "openai_client.mjs"),
-    ("vercel-ai", Runs::Node, "vercel_client.mjs"),
+    ("openai-node", Runs::Node("node"), "openai_client.mjs"),
+    ("vercel-ai", Runs::Node("node"), "vercel_client.mjs"),
     ("langchain", Runs::Python("frameworks"), "langchain_client.py"),
     ("litellm", Runs::Python("frameworks"), "litellm_client.py"),
     ("pydantic-ai", Runs::Python("frameworks"), "pydantic_ai_client.py"),
@@ -32,6 +33,9 @@ const SUITES: [(&str, Runs, &str); 13] = [
     ("lm-eval", Runs::Python("lm_eval"), "scores_client.py"),
 ];
 
+/// Coding agents, which need a model with a long context and a gigabyte of packages: only if it is named.
+const AGENTS: (&str, Runs, &str) = ("agents", Runs::Node("agents"), "agents_client.mjs");
+
 /// What a suite found.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
@@ -41,9 +45,10 @@ struct Counts {
 
 /// Runs the suites of these names, or all, and prints a table. Without `CAMSHAFT_BIN` it builds the server and the plugins first.
 pub(crate) fn test(names: &[String]) -> Done {
-    let unknown = names.iter().find(|name| !SUITES.iter().any(|(suite, ..)| suite == name));
+    let suites = || SUITES.into_iter().chain([AGENTS]);
+    let unknown = names.iter().find(|name| !suites().any(|(suite, ..)| suite == **name));
     if let Some(unknown) = unknown {
-        let known = SUITES.map(|(suite, ..)| suite).join(", ");
+        let known = suites().map(|(suite, ..)| suite).collect::<Vec<_>>().join(", ");
         return Err(Failure(format!("there is no suite {unknown:?}; there are {known}")));
     }
     setup::run_for_tests()?;
@@ -58,18 +63,24 @@ pub(crate) fn test(names: &[String]) -> Done {
         say("CAMSHAFT_MODELS is not set: the suites check only how embeddings are refused");
     }
     std::fs::create_dir_all(registries::place(""))?;
-    let served = Served::start(&binary)?;
+    let is_wanted = |suite: &str| names.iter().any(|name| name == suite) || (names.is_empty() && suite != AGENTS.0);
+    let mut running: Option<(bool, Served)> = None;
     let mut table = vec!["| suite | passed | failed |".to_owned(), "|---|---|---|".to_owned()];
     let mut all = Counts { passed: 0, failed: 0 };
-    for (suite, runs, script) in SUITES {
-        if !names.is_empty() && !names.iter().any(|name| name == suite) {
-            continue;
-        }
+    for (suite, runs, script) in suites().filter(|(suite, ..)| is_wanted(suite)) {
         say(&format!("--- {suite}"));
+        let is_long = suite == AGENTS.0;
+        let served = match running.take() {
+            Some((was_long, served)) if was_long == is_long => served,
+            // An agent's prompt may have 50,000 tokens, which two cores read for a minute.
+            _ if is_long => Served::start(&binary, &[served::long_model()?], "10m")?,
+            _ => Served::start(&binary, &served::models(), "60s")?,
+        };
         let found = run(runs, script, &served).unwrap_or_else(|failure| {
             say(&format!("failed: {failure}"));
             Counts { passed: 0, failed: 1 }
         });
+        running = Some((is_long, served));
         table.push(format!("| {suite} | {} | {} |", found.passed, found.failed));
         all = Counts { passed: all.passed + found.passed, failed: all.failed + found.failed };
     }
@@ -92,10 +103,10 @@ fn run(runs: Runs, script: &str, served: &Served) -> Result<Counts, Failure> {
             command.env("PYTHONPATH", &clients).env("PYTHONDONTWRITEBYTECODE", "1").arg(folder.join(script));
             command
         }
-        Runs::Node => {
-            let folder = registries::node(&clients.join("node"), "node")?;
+        Runs::Node(name) => {
+            let folder = registries::node(&clients.join(name), name)?;
             let mut command = Command::new(own_node(&folder));
-            command.arg(folder.join(script));
+            command.current_dir(&folder).arg(folder.join(script));
             command
         }
         Runs::Cargo => {

@@ -30,7 +30,8 @@ impl Drop for Served {
 
 impl Served {
     /// Starts the server on free ports, and waits until it has loaded. Its log goes to a file in the target directory.
-    pub(crate) fn start(binary: &Path) -> Result<Self, Failure> {
+    /// `models`: entries of the configuration. `timeout`: from arrival to the first token.
+    pub(crate) fn start(binary: &Path, models: &[String], timeout: &str) -> Result<Self, Failure> {
         let policies = place("policy.d");
         build::lay_out(&policies)?;
         copy_if_changed(&root().join("tests/clients/keys.toml"), &policies.join("auth/10-api-keys.toml"))?;
@@ -42,7 +43,8 @@ impl Served {
         command
             .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--policy-dir"])
             .arg(policies);
-        command.arg("--set").arg(format!("model=[{}]", models().join(", ")));
+        command.arg("--set").arg(format!("model=[{}]", models.join(", ")));
+        command.arg("--set").arg(format!("queue.timeout={timeout:?}"));
         command.env("XDG_CACHE_HOME", target().join("e2e/cache"));
         command.current_dir(place("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|error| Failure(format!("{}: {error}", binary.display())))?;
@@ -61,13 +63,31 @@ impl Served {
 }
 
 /// The models' entries in the configuration.
-fn models() -> Vec<String> {
+pub(crate) fn models() -> Vec<String> {
     let mut models = vec![r#"{id = "demo", path = "demo"}"#.to_owned()];
     if let Some(folder) = std::env::var_os("CAMSHAFT_MODELS") {
         let file = PathBuf::from(folder).join("all-MiniLM-L6-v2-q8_0.gguf");
         models.push(format!("{{id = \"embedder\", path = {:?}}}", file.to_string_lossy()));
     }
     models
+}
+
+/// The entry of the demo model with a context of the length that agents need. What it says there means nothing.
+pub(crate) fn long_model() -> Result<String, Failure> {
+    const KEY: &[u8] = b"llama.context_length";
+    const TOKENS: u32 = 1 << 18;
+    let mut file = std::fs::read(root().join("config/models/demo.gguf"))?;
+    let key = file.windows(KEY.len()).position(|part| part == KEY);
+    // Behind the key are the type of its value and the value, of 4 bytes each.
+    let at =
+        key.ok_or_else(|| Failure("the demo model does not say how long its context is".to_owned()))? + KEY.len() + 4;
+    file[at..at + 4].copy_from_slice(&TOKENS.to_le_bytes());
+    let path = place("long.gguf");
+    std::fs::write(&path, file)?;
+    let path = path.display();
+    Ok(format!(
+        "{{id = \"agent\", path = \"{path}\", context-tokens = {TOKENS}, sequences = 1, aliases = [\"claude-*\", \"gpt-*\"]}}"
+    ))
 }
 
 fn log() -> PathBuf {

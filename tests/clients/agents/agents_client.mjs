@@ -1,0 +1,178 @@
+// Coding agents as they are in their registries, each with one task, against a server whose model has a long context.
+// The model cannot call tools by itself: a proxy has the agent's shell called once, with a command that it chooses, and passes on
+// everything else as it is. Arguments and report are those of `kit.py`.
+import { spawn, spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import os from "node:os";
+import path from "node:path";
+
+const [url, key] = process.argv.slice(2);
+const BIN = path.resolve("node_modules/.bin");
+const MODEL = "agent";
+const TASK = "Run the command and say what it prints.";
+const COMMAND = "echo camshaft-was-here";
+const PRINTED = "camshaft-was-here";
+const SHELL = /^(bash|shell|shell_command|exec_command|run_shell_command|run_terminal_command)$/i;
+// Bounds an agent that goes wrong; nothing is measured by it.
+const PATIENCE_MS = 240_000;
+
+/** The members of a tool: flat, or in `function`. */
+const inner = (tool) => tool.function ?? tool;
+
+/** Leaves a shell nothing but the command. */
+function narrow(tool) {
+  const of = inner(tool);
+  const name = of.input_schema ? "input_schema" : "parameters";
+  const { properties, required = [] } = of[name];
+  const kept = Object.keys(properties).filter((field) => required.includes(field) || /^(command|cmd)$/.test(field));
+  const only = (field) => {
+    if (!/^(command|cmd)$/.test(field)) return properties[field].type === "string" ? { enum: ["x"] } : properties[field];
+    return { enum: [properties[field].type === "array" ? ["sh", "-c", COMMAND] : COMMAND] };
+  };
+  of[name] = {
+    type: "object",
+    properties: Object.fromEntries(kept.map((field) => [field, only(field)])),
+    required: kept,
+    additionalProperties: false,
+  };
+}
+
+/** The request with a call of the shell, once a conversation; afterwards it is the client's, without calls. */
+function forced(request, body) {
+  const shell = (body.tools ?? []).find((tool) => SHELL.test(inner(tool).name ?? ""));
+  if (!shell) return body;
+  const isMessages = request.url.startsWith("/v1/messages");
+  const called = JSON.stringify(body.messages ?? body.input).includes(PRINTED);
+  if (called) return { ...body, tool_choice: isMessages ? { type: "none" } : "none" };
+  narrow(shell);
+  const { name } = inner(shell);
+  const choice = isMessages
+    ? { type: "tool", name }
+    : request.url.startsWith("/v1/responses")
+      ? { type: "function", name }
+      : { type: "function", function: { name } };
+  return { ...body, tool_choice: choice };
+}
+
+/** A proxy that notes what it saw: statuses of requests for answers, and whether the command's output came back. */
+async function proxy() {
+  const seen = { statuses: [], refusals: [], returned: false };
+  const server = http.createServer((request, response) => {
+    const parts = [];
+    request.on("data", (part) => parts.push(part));
+    request.on("end", async () => {
+      let text = Buffer.concat(parts);
+      if (request.method === "POST") {
+        const body = JSON.parse(text.toString());
+        const asked = JSON.stringify(body.messages ?? body.input ?? "");
+        seen.returned ||= asked.includes(PRINTED);
+        text = Buffer.from(JSON.stringify(forced(request, body)));
+      }
+      const headers = { ...request.headers, "content-length": text.length };
+      delete headers.host;
+      delete headers["transfer-encoding"];
+      const { hostname, port } = new URL(url);
+      const passed = http.request({ hostname, port, path: request.url, method: request.method, headers }, (answer) => {
+        if (request.method === "POST") seen.statuses.push(answer.statusCode);
+        if (answer.statusCode >= 400) answer.on("data", (part) => seen.refusals.push(part.toString()));
+        response.writeHead(answer.statusCode, answer.headers);
+        answer.pipe(response);
+      });
+      passed.on("error", () => response.destroy());
+      response.on("close", () => passed.destroy());
+      passed.end(text);
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return { server, seen, base: `http://127.0.0.1:${server.address().port}` };
+}
+
+/** Runs a program to its end. */
+function run(program, args, { env, cwd }) {
+  return new Promise((resolve) => {
+    const child = spawn(path.join(BIN, program), args, { env, cwd, stdio: ["ignore", "pipe", "pipe"], timeout: PATIENCE_MS });
+    let said = "";
+    for (const stream of [child.stdout, child.stderr]) stream.on("data", (part) => (said += part));
+    child.on("error", (error) => resolve({ code: -1, said: String(error) }));
+    child.on("close", (code) => resolve({ code, said }));
+  });
+}
+
+const file = (home, name, text) => {
+  mkdirSync(path.dirname(path.join(home, name)), { recursive: true });
+  writeFileSync(path.join(home, name), text);
+};
+
+function codex(model) {
+  return (base, home) => {
+    file(
+      home,
+      ".codex/config.toml",
+      `model_provider = "camshaft"\n[model_providers.camshaft]\nname = "Camshaft"\nbase_url = "${base}/v1"\n` +
+        `env_key = "OPENAI_API_KEY"\nwire_api = "responses"\n`,
+    );
+    const args = ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-m", model, TASK];
+    return ["codex", args, { OPENAI_API_KEY: key }];
+  };
+}
+
+/** Each agent: what is written into its home, how it is called, and its environment. */
+const AGENTS = {
+  "codex gpt-5-codex": codex("gpt-5-codex"),
+  "codex gpt-5.2": codex("gpt-5.2"),
+  opencode: (base, home) => {
+    const options = { baseURL: `${base}/v1`, apiKey: key };
+    const provider = { npm: "@ai-sdk/openai-compatible", name: "Camshaft", options, models: { [MODEL]: { name: MODEL } } };
+    file(home, ".config/opencode/opencode.json", JSON.stringify({ provider: { camshaft: provider }, permission: "allow" }));
+    return ["opencode", ["run", "-m", `camshaft/${MODEL}`, TASK], {}];
+  },
+  pi: (base, home) => {
+    const model = { id: MODEL, name: MODEL, reasoning: false, input: ["text"], contextWindow: 200000, maxTokens: 32000 };
+    const provider = { baseUrl: `${base}/v1`, api: "openai-completions", apiKey: key };
+    const cost = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 };
+    const models = { providers: { camshaft: { ...provider, models: [{ ...model, cost }] } } };
+    file(home, ".pi/agent/models.json", JSON.stringify(models));
+    return ["pi", ["--provider", "camshaft", "--model", MODEL, "-p", TASK], {}];
+  },
+  "qwen-code": (base) => {
+    const env = { OPENAI_API_KEY: key, OPENAI_BASE_URL: `${base}/v1`, OPENAI_MODEL: MODEL };
+    return ["qwen", ["--auth-type", "openai", "--approval-mode", "yolo", "-p", TASK], env];
+  },
+  continue: (base, home) => {
+    const model = `{name: agent, provider: openai, model: ${MODEL}, apiBase: "${base}/v1", apiKey: ${key}, roles: [chat]}`;
+    file(home, "config.yaml", `name: local\nversion: 1.0.0\nschema: v1\nmodels:\n  - ${model}\n`);
+    return ["cn", ["-p", "--auto", "--config", path.join(home, "config.yaml"), TASK], {}];
+  },
+  "claude-code": (base) => {
+    const env = { ANTHROPIC_BASE_URL: base, ANTHROPIC_API_KEY: key, DISABLE_TELEMETRY: "1", IS_SANDBOX: "1" };
+    return ["claude", ["-p", TASK, "--model", "claude-sonnet-4-5", "--allowedTools", "Bash"], env];
+  },
+};
+
+// It downloads its program only when its package is installed with scripts.
+spawnSync(process.execPath, ["postinstall.mjs"], { cwd: path.resolve("node_modules/opencode-ai") });
+let [passed, failed] = [0, 0];
+for (const [name, agent] of Object.entries(AGENTS)) {
+  if (process.env.AGENT && process.env.AGENT !== name) continue;
+  const { server, seen, base } = await proxy();
+  const home = mkdtempSync(path.join(os.tmpdir(), "agent-"));
+  const cwd = path.join(home, "work");
+  mkdirSync(cwd);
+  const [program, args, own] = agent(base, home);
+  const env = { PATH: process.env.PATH, HOME: home, XDG_CONFIG_HOME: path.join(home, ".config"), CI: "1", ...own };
+  const { code, said } = await run(program, args, { env, cwd });
+  server.closeAllConnections();
+  server.close();
+  const wrong = seen.statuses.filter((status) => status !== 200);
+  if (code === 0 && seen.returned && wrong.length === 0) {
+    passed += 1;
+    console.log(`passed: ${name}: ${seen.statuses.length} requests`);
+  } else {
+    failed += 1;
+    console.log(`failed: ${name}: exit ${code}, statuses ${seen.statuses}, returned ${seen.returned}`);
+    console.log([...seen.refusals, said.slice(-1000)].join("\n"));
+  }
+}
+console.log(failed ? `${passed} passed, ${failed} failed` : `${passed} passed`);
+process.exit(failed ? 1 : 0);
