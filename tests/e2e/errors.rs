@@ -181,7 +181,7 @@ fn fields() -> Vec<Case> {
         at("a response format", "response_format.json_schema", json!({"response_format": {"type": "json_schema"}})),
         at("alternatives without log-probabilities", "top_logprobs", json!({"top_logprobs": 2})),
         at("stop that is a number", "stop", json!({"stop": 3})),
-        at("a stop string that is a number", "stop", json!({"stop": ["a", 3]})),
+        at("a stop string that is a number", "stop[1]", json!({"stop": ["a", 3]})),
         at("an empty stop string", "stop", json!({"stop": ""})),
         at("a seed that is text", "seed", json!({"seed": "abc"})),
         at("a bias that is a list", "logit_bias", json!({"logit_bias": [1]})),

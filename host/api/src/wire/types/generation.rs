@@ -280,7 +280,7 @@ fn stop_strings(stop: &Option<TextOrList<String>>, &(): &()) -> garde::Result {
     match texts.iter().find(|text| text.is_empty() || text.len() > limits::STOP_BYTES) {
         None => Ok(()),
         Some(text) => {
-            fail(format!("a stop string must have 1 to {} bytes, one has {}", limits::STOP_BYTES, text.len()))
+            fail(format!("must have 1 to {} bytes in each string, one has {}", limits::STOP_BYTES, text.len()))
         }
     }
 }
@@ -289,7 +289,7 @@ fn biases(biases: &Option<BTreeMap<String, f64>>, &(): &()) -> garde::Result {
     let range = limits::LOGIT_BIAS;
     match biases.iter().flatten().find(|(_, bias)| !range.contains(**bias)) {
         None => Ok(()),
-        Some((_, bias)) => fail(format!("a bias must be between {} and {}, one is {bias}", range.min, range.max)),
+        Some((_, bias)) => fail(format!("must have biases between {} and {}, one is {bias}", range.min, range.max)),
     }
 }
 
@@ -322,12 +322,12 @@ fn named_hints(hints: &Option<BTreeMap<String, String>>, &(): &()) -> garde::Res
     for (name, value) in hints.iter().flatten() {
         if name.is_empty() || name.len() > name_bytes || !is_visible(name) {
             return fail(format!(
-                "a name must have 1 to {name_bytes} visible ASCII characters, one has {} bytes",
+                "must have names of 1 to {name_bytes} visible ASCII characters, one has {} bytes",
                 name.len()
             ));
         }
         if value.len() > value_bytes {
-            return fail(format!("{name} may have at most {value_bytes} bytes, it has {}", value.len()));
+            return fail(format!("must have at most {value_bytes} bytes under {name}, got {}", value.len()));
         }
     }
     Ok(())

@@ -118,7 +118,7 @@ fn short_texts(texts: &Option<BTreeMap<String, String>>, &(): &()) -> garde::Res
     match texts.iter().flatten().find(is_long) {
         None => Ok(()),
         Some(_) => {
-            let why = format!("names may have at most {name_chars} characters, and texts {value_chars}");
+            let why = format!("must have at most {name_chars} characters in a name, and {value_chars} in a text");
             Err(garde::Error::new(why))
         }
     }
