@@ -150,8 +150,11 @@ const AGENTS = {
   },
 };
 
-// It downloads its program only when its package is installed with scripts.
-spawnSync(process.execPath, ["postinstall.mjs"], { cwd: path.resolve("node_modules/opencode-ai") });
+// These put their programs in place by scripts, which no other package here needs.
+for (const script of ["opencode-ai/postinstall.mjs", "@anthropic-ai/claude-code/install.cjs"]) {
+  const file = path.resolve("node_modules", script);
+  spawnSync(process.execPath, [file], { cwd: path.dirname(file) });
+}
 let [passed, failed] = [0, 0];
 for (const [name, agent] of Object.entries(AGENTS)) {
   if (process.env.AGENT && process.env.AGENT !== name) continue;
