@@ -11,11 +11,12 @@ use crate::flow::error::FlowError;
 
 /// Requests that may wait. Past it only a tenant of which none waits may still join; others get 503.
 const WAITING: usize = 1024;
-/// Units of all readings at a time, and the bytes of a body that one unit is for.
-const UNITS: usize = 32;
+/// Units of all readings at a time, where there are no more cores, and the bytes of a body that one unit is for. Each reading has a
+/// thread, whose allocator keeps some memory, so a few more than can compute are enough.
+const UNITS: usize = 16;
 const UNIT_BYTES: usize = 2 << 10;
 /// Units that are left to short bodies, however many long ones are read.
-const SHORT_UNITS: usize = 8;
+const SHORT_UNITS: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -55,8 +56,9 @@ impl Default for ReadPermits {
 impl ReadPermits {
     /// `longest`: how many of the longest bodies are read at a time.
     fn new(longest: usize) -> Self {
-        let most = ((UNITS - SHORT_UNITS) / longest).max(1);
-        Self { most, state: Mutex::new(State { free: UNITS, waiting: FairQueue::default() }) }
+        let units = UNITS.max(2 * longest);
+        let most = ((units - SHORT_UNITS) / longest).max(1);
+        Self { most, state: Mutex::new(State { free: units, waiting: FairQueue::default() }) }
     }
 
     /// Waits for the tenant's turn at a body of `bytes`. Dropping the future gives up.
