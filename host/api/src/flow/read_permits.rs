@@ -1,5 +1,5 @@
 //! Who may read requests for a model: rendering and tokenizing occupy a core. Tenants take turns, so that nobody waits for all that
-//! another tenant has sent.
+//! another tenant has sent; short bodies wait for no long one.
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,97 +9,87 @@ use tokio::sync::oneshot;
 
 use crate::flow::error::FlowError;
 
-/// Requests that may wait. Past it only a tenant of which none waits may still join; others get 503.
+/// Bodies up to this are short: most conversations are.
+pub(crate) const SHORT_BYTES: usize = 64 << 10;
+/// Requests that may wait, of each length. Past it only a tenant of which none waits may still join; others get 503.
 const WAITING: usize = 1024;
-/// Units of all readings at a time, where there are no more cores, and the bytes of a body that one unit is for. Each reading has a
-/// thread, whose allocator keeps some memory, so a few more than can compute are enough.
-const UNITS: usize = 16;
-const UNIT_BYTES: usize = 2 << 10;
-/// Units that are left to short bodies, however many long ones are read.
-const SHORT_UNITS: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReadPermits {
-    /// Units of the longest body. As many of them as half of the cores fit beside the short ones, so that the engine keeps the
-    /// others.
-    most: usize,
-    state: Mutex<State>,
+    short: Arc<Turns>,
+    long: Arc<Turns>,
 }
+
+/// As many permits as there were at first, and those who wait for one.
+#[derive(Debug)]
+struct Turns(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     free: usize,
-    waiting: FairQueue<TenantId, Waiting>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    units: usize,
-    permit: oneshot::Sender<ReadPermit>,
+    waiting: FairQueue<TenantId, oneshot::Sender<ReadPermit>>,
 }
 
 /// A permit. Dropping it passes it on.
 #[derive(Debug)]
-pub(crate) struct ReadPermit {
-    permits: Option<Arc<ReadPermits>>,
-    units: usize,
-}
+pub(crate) struct ReadPermit(Option<Arc<Turns>>);
 
 impl Default for ReadPermits {
+    /// More than there are cores would only keep more threads, with what each keeps of memory. Long bodies leave half of the cores to
+    /// the engine.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Self::new((cores / 2).max(1))
+        Self { short: Turns::new(cores.max(2)), long: Turns::new((cores / 2).max(1)) }
     }
 }
 
 impl ReadPermits {
-    /// `longest`: how many of the longest bodies are read at a time.
-    fn new(longest: usize) -> Self {
-        let units = UNITS.max(2 * longest);
-        let most = ((units - SHORT_UNITS) / longest).max(1);
-        Self { most, state: Mutex::new(State { free: units, waiting: FairQueue::default() }) }
-    }
-
     /// Waits for the tenant's turn at a body of `bytes`. Dropping the future gives up.
     ///
     /// # Errors
     /// 503 if too many requests wait.
-    pub(crate) async fn take(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<ReadPermit, FlowError> {
-        // The sender is dropped only with the permits, and this request holds them.
-        self.ask(tenant, bytes)?.await.map_err(|_| FlowError::Overloaded)
+    pub(crate) async fn take(&self, tenant: &TenantId, bytes: usize) -> Result<ReadPermit, FlowError> {
+        let turns = if bytes <= SHORT_BYTES { &self.short } else { &self.long };
+        // The sender is dropped only with the turns, and this request holds them.
+        turns.ask(tenant)?.await.map_err(|_| FlowError::Overloaded)
+    }
+}
+
+impl Turns {
+    fn new(permits: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { free: permits, waiting: FairQueue::default() })))
     }
 
-    fn ask(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<oneshot::Receiver<ReadPermit>, FlowError> {
+    fn ask(self: &Arc<Self>, tenant: &TenantId) -> Result<oneshot::Receiver<ReadPermit>, FlowError> {
         let mut state = self.state();
         if state.is_full_for(tenant) {
             // Some may have given up.
-            state.waiting.retain(|waiting| !waiting.permit.is_closed());
+            state.waiting.retain(|waiting| !waiting.is_closed());
             if state.is_full_for(tenant) {
                 return Err(FlowError::Overloaded);
             }
         }
         let (permit, receiver) = oneshot::channel();
-        let units = (bytes / UNIT_BYTES).clamp(1, self.most);
-        state.waiting.push(tenant.clone(), Waiting { units, permit });
+        state.waiting.push(tenant.clone(), permit);
         self.pass_on(&mut state);
         Ok(receiver)
     }
 
-    /// Gives permits to those who wait, in order, as long as there are units.
+    /// Gives what is free to those who wait, in order.
     fn pass_on(self: &Arc<Self>, state: &mut State) {
-        while state.waiting.peek().is_some_and(|next| next.permit.is_closed() || next.units <= state.free) {
-            let Some(Waiting { units, permit }) = state.waiting.pop() else { return };
+        while state.free > 0 {
+            let Some(waiting) = state.waiting.pop() else { return };
             // Sent to one who has just given up, it must not pass itself on: the state is locked.
-            match permit.send(ReadPermit { permits: Some(self.clone()), units }) {
-                Ok(()) => state.free -= units,
-                Err(mut unsent) => unsent.permits = None,
+            match waiting.send(ReadPermit(Some(self.clone()))) {
+                Ok(()) => state.free -= 1,
+                Err(mut unsent) => unsent.0 = None,
             }
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -112,10 +102,10 @@ impl State {
 
 impl Drop for ReadPermit {
     fn drop(&mut self) {
-        let Some(permits) = self.permits.take() else { return };
-        let mut state = permits.state();
-        state.free += self.units;
-        permits.pass_on(&mut state);
+        let Some(turns) = self.0.take() else { return };
+        let mut state = turns.state();
+        state.free += 1;
+        turns.pass_on(&mut state);
     }
 }
 
@@ -123,25 +113,23 @@ impl Drop for ReadPermit {
 mod tests {
     use super::*;
 
-    const LONG: usize = 1 << 20;
-
     fn tenant(name: &str) -> TenantId {
         TenantId::from(name)
     }
 
-    fn one_long() -> Arc<ReadPermits> {
-        Arc::new(ReadPermits::new(1))
+    async fn take(turns: &Arc<Turns>, name: &str) -> ReadPermit {
+        turns.ask(&tenant(name)).unwrap().await.unwrap()
     }
 
     #[tokio::test]
     async fn regression_a_tenant_waits_for_one_request_of_another_not_for_all() {
-        let permits = one_long();
-        let first = permits.take(&tenant("a"), LONG).await.unwrap();
+        let turns = Turns::new(1);
+        let first = take(&turns, "a").await;
         let (order, mut done) = tokio::sync::mpsc::channel(200);
         for name in std::iter::repeat_n("a", 100).chain(["b", "c"]) {
-            let (permits, order) = (permits.clone(), order.clone());
+            let (turns, order) = (turns.clone(), order.clone());
             tokio::spawn(async move {
-                let permit = permits.take(&tenant(name), LONG).await.unwrap();
+                let permit = take(&turns, name).await;
                 order.send(name).await.unwrap();
                 drop(permit);
             });
@@ -154,14 +142,14 @@ mod tests {
         }
         assert_eq!(names.len(), 102);
         assert_eq!(names[..4], ["a", "b", "c", "a"]);
-        assert_eq!(permits.state().free, UNITS);
+        assert_eq!(turns.state().free, 1);
     }
 
     #[tokio::test]
     async fn as_many_wait_as_the_bound_and_those_that_gave_up_make_room() {
-        let permits = one_long();
-        let held = permits.take(&tenant("a"), LONG).await.unwrap();
-        let wait = |name: &str| permits.ask(&tenant(name), LONG);
+        let turns = Turns::new(1);
+        let held = take(&turns, "a").await;
+        let wait = |name: &str| turns.ask(&tenant(name));
         let mut waiting: Vec<_> = (0..WAITING).map(|i| wait(["a", "b"][i % 2]).unwrap()).collect();
         assert!(matches!(wait("a"), Err(FlowError::Overloaded)));
         let mut last = wait("c").expect("a tenant of which none waits");
@@ -172,22 +160,21 @@ mod tests {
         drop(waiting);
         drop(held);
         let permit = last.try_recv().unwrap();
-        assert!(permits.state().waiting.is_empty());
         drop(permit);
-        assert_eq!(permits.state().free, UNITS);
+        let state = turns.state();
+        assert!(state.waiting.is_empty());
+        assert_eq!(state.free, 1);
     }
 
     #[tokio::test]
-    async fn short_bodies_are_read_beside_long_ones() {
-        let permits = one_long();
-        let long = permits.take(&tenant("a"), LONG).await.unwrap();
-        let mut short = Vec::new();
-        for _ in 0..SHORT_UNITS {
-            short.push(permits.take(&tenant("b"), 100).await.unwrap());
-        }
-        let mut one_more = permits.ask(&tenant("b"), 100).unwrap();
-        assert!(one_more.try_recv().is_err());
+    async fn regression_short_bodies_wait_for_no_long_one() {
+        let permits = ReadPermits { short: Turns::new(1), long: Turns::new(1) };
+        let long = permits.take(&tenant("a"), SHORT_BYTES + 1).await.unwrap();
+        let mut next = permits.long.ask(&tenant("a")).unwrap();
+        let short = permits.take(&tenant("a"), SHORT_BYTES).await.unwrap();
+        assert!(next.try_recv().is_err());
         drop(long);
-        assert!(one_more.try_recv().is_ok());
+        assert!(next.try_recv().is_ok());
+        drop(short);
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
-use crate::flow::read_permits::ReadPermit;
+use crate::flow::read_permits::{ReadPermit, SHORT_BYTES};
 
 /// How often a reading is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -19,8 +19,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOKS: u32 = if cfg!(test) { 5 } else { 100 };
 /// Nice value of threads that read long bodies: about a quarter of a core where others want it.
 const POLITE: i32 = 5;
-/// Bodies over this are read so: most long conversations are shorter.
-const POLITE_BYTES: usize = 64 << 10;
 
 /// What a reading shares with those who watch it.
 #[derive(Debug, Default)]
@@ -119,8 +117,8 @@ impl Drop for Rendering<'_> {
 /// `read` stops at its next check; it is watched, and has its permit and its share, until then. `bytes`: of the body.
 ///
 /// # Errors
-/// Those of `read`; 503 if a template runs away. The permit passes on at once then, while the thread keeps the share for as
-/// long as it runs.
+/// Those of `read`; 503 if a template runs away. The permit passes on within a look then, while the thread keeps the share for
+/// as long as it runs.
 pub(crate) async fn run<T: Send + 'static>(
     permit: ReadPermit,
     share: Share,
@@ -130,7 +128,7 @@ pub(crate) async fn run<T: Send + 'static>(
     let reading = Arc::new(Reading::default());
     let running = tokio::task::spawn_blocking({
         let reading = reading.clone();
-        move || if bytes > POLITE_BYTES { politely(|| read(&reading)) } else { read(&reading) }
+        move || if bytes > SHORT_BYTES { politely(|| read(&reading)) } else { read(&reading) }
     });
     let mut watch = Watch { reading, looks: 0, running: Some(Running { task: running, permit, share }) };
     watch.until_read().await
@@ -224,7 +222,7 @@ mod tests {
 
     /// A reading that renders for as long as the test wants it to.
     async fn rendering() -> Held {
-        let (budget, permits) = (Budget::new(1000), Arc::new(ReadPermits::default()));
+        let (budget, permits) = (Budget::new(1000), ReadPermits::default());
         let (template, tenant) = (Arc::new(TemplateHealth::new("a")), TenantId::from("t"));
         let mut share = budget.share(&tenant);
         share.grow(400).unwrap();

@@ -24,7 +24,7 @@ pub(crate) struct Served {
     pub(crate) fingerprint: String,
     asked: AtomicU64,
     /// Of those who read requests for it.
-    pub(crate) read_permits: Arc<ReadPermits>,
+    pub(crate) read_permits: ReadPermits,
 }
 
 impl Served {
@@ -54,7 +54,7 @@ impl Served {
         if let Some(notation) = &notation {
             notation.tell(&model.id);
         }
-        let (asked, read_permits) = (AtomicU64::new(0), Arc::default());
+        let (asked, read_permits) = (AtomicU64::new(0), ReadPermits::default());
         Ok(Arc::new(Self { model, template, notation, fingerprint, asked, read_permits }))
     }
 
