@@ -124,6 +124,7 @@ struct Checked {
     /// What stands for the tensors in the body that validators see.
     seen: Vec<Value>,
     form: Form,
+    timeout: Option<Duration>,
 }
 
 /// `model`: from the path; then the body need not name it.
@@ -175,11 +176,12 @@ async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) ->
             }
         };
         let (seen, form) = (request.seen(), request.form(predictor)?);
-        Ok(Checked { served, rows, seen, form })
+        Ok(Checked { served, rows, seen, form, timeout: request.timeout(max_timeout)? })
     };
     let Accepted { request, priority, .. } = validate::accept(&mut incoming, &target, Arc::new(body), read).await?;
     drop(span);
-    let Checked { served, rows, form, .. } = request;
+    let Checked { served, rows, form, timeout: own, .. } = request;
+    let timeout = own.or(timeout);
     let bytes: usize = rows.tensors.iter().map(|tensor| tensor.bytes().len()).sum();
     let predictor = served.predictor()?;
     // As they are, as the runtime has them, and what comes of them: what has no room is not computed.

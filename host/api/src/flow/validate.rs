@@ -133,7 +133,10 @@ where
         waiting::wake_meanwhile(&incoming.api, meant);
     }
     let Marks { attributes, priority } = marks;
-    let kept = policies.keeps_bodies().then(|| body.to_json().into());
+    let kept = match policies.keeps_bodies() {
+        true => Some(incoming.read(of, move |_| Ok(body.to_json().into())).await?),
+        false => None,
+    };
     Ok(Accepted { request, priority, context: RequestContext { attributes, body: kept } })
 }
 

@@ -17,6 +17,7 @@ use crate::flow::served::Served;
 use crate::flow::trace;
 use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::wire::read::Fields;
+use crate::wire::settings;
 
 /// Of one text.
 pub(crate) type Tokens = Arc<[Token]>;
@@ -25,7 +26,8 @@ pub(crate) type Tokens = Arc<[Token]>;
 #[derive(Debug)]
 struct TextsRequest<T> {
     served: Arc<Served>,
-    inputs: Vec<Arc<[Token]>>,
+    inputs: Vec<Tokens>,
+    timeout: Option<Duration>,
     more: T,
 }
 
@@ -33,7 +35,6 @@ struct TextsRequest<T> {
 #[derive(Debug)]
 pub(crate) struct Ready<T> {
     accepted: Accepted<TextsRequest<T>>,
-    timeout: Option<Duration>,
 }
 
 /// What was computed.
@@ -76,11 +77,13 @@ pub(crate) async fn accept<B: OverTexts>(incoming: &mut Incoming) -> Result<Read
     let read = |context: ReadContext<'_>, request: &B| {
         context.served().embedder()?;
         let (inputs, more) = request.read(context)?;
-        Ok(TextsRequest { served: context.served().clone(), inputs, more })
+        let timeout = settings::timeout(request.timeout(), context.api.limits().max_timeout)?;
+        Ok(TextsRequest { served: context.served().clone(), inputs, timeout, more })
     };
-    let accepted = validate::accept(incoming, &target, body, read).await?;
+    let mut accepted = validate::accept(incoming, &target, body, read).await?;
+    accepted.request.timeout = accepted.request.timeout.or(target.timeout);
     drop(span);
-    Ok(Ready { accepted, timeout: target.timeout })
+    Ok(Ready { accepted })
 }
 
 impl<T> Ready<T> {
@@ -102,8 +105,8 @@ impl<T> Ready<T> {
     /// # Errors
     /// There is no memory for it, or as [`compute::compute`].
     pub(crate) async fn compute(self, incoming: &mut Incoming, held: usize) -> Result<Computed<T>, FlowError> {
-        let Self { accepted: Accepted { request, priority, .. }, timeout } = self;
-        let TextsRequest { served, inputs, more } = request;
+        let Self { accepted: Accepted { request, priority, .. } } = self;
+        let TextsRequest { served, inputs, timeout, more } = request;
         let (tokens, embedder) = (compute::cost(&inputs), served.embedder()?);
         incoming.share.resize((tokens as usize * TOKEN_BYTES).saturating_add(held))?;
         let model = served.model.id.clone();

@@ -144,13 +144,8 @@ impl Answer {
     /// Names the field as the client has it, with its whole path.
     pub(crate) fn renamed(mut self, names: &Names) -> Self {
         let object = &mut self.object;
-        if let Some(param) = &object.param
-            && let Some(own) = names.own(param)
-        {
-            if let Some(rest) = object.message.strip_prefix(param.as_str()) {
-                object.message = format!("{own}{rest}");
-            }
-            object.param = Some(own);
+        if let Some(param) = &mut object.param {
+            names.rename(param, &mut object.message);
         }
         self
     }

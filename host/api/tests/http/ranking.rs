@@ -121,6 +121,14 @@ async fn only_models_that_embed_rank() {
 }
 
 #[tokio::test]
+async fn regression_a_timeout_that_a_validator_writes_is_read() {
+    let amend = |patch: &'static str| Rules::default().validator(move |_| ValidateOutcome::Amend(patch.to_owned()));
+    assert_eq!(server(amend(r#"{"timeout": 5}"#)).post("/v1/rerank", rank(&json!(["a"]))).await.status, 200);
+    let too_long = server(amend(r#"{"timeout": 1e9}"#)).post("/v1/rerank", rank(&json!(["a"]))).await;
+    assert_eq!(too_long.status, 500, "{}", too_long.text);
+}
+
+#[tokio::test]
 async fn validators_and_quotas_hold_as_for_embeddings() {
     let refused = Rules::default().validator(|request| {
         assert_eq!((request.endpoint.as_str(), request.prompt_tokens), ("embedding", 4));

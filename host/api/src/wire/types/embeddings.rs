@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::generation::not_zero;
 use super::values::{Input, Whole};
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
@@ -26,7 +27,7 @@ request! {
         #[schemars(extend("x-own" = true))]
         timeout: f64,
         /// Cuts a longer input at its end to this many tokens. -1: to what the model takes.
-        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max))]
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
         #[schemars(extend("x-own" = true))]
         truncate_prompt_tokens: Whole,
         #[garde(custom(refused("is not supported: lora is only for models that generate")))]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::embeddings::EmbeddingUsage;
+use super::generation::not_zero;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
@@ -53,7 +54,7 @@ request! {
         #[garde(range(min = 0.001))]
         timeout: f64,
         /// Cuts a longer text at its end to this many tokens. -1: to what the model takes.
-        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max))]
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
         truncate_prompt_tokens: Whole,
         /// Cuts a longer document at its end to this many tokens.
         #[garde(range(min = 1.0, max = limits::TRUNCATED_TOKENS.max))]

@@ -7,7 +7,7 @@ use garde::Validate;
 use garde::rules::length::simple::HasSimpleLength;
 use schemars::JsonSchema;
 use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::ser::{SerializeMap, Serializer};
+use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -140,18 +140,25 @@ impl InputTensor {
             (None, _) => None,
         }
     }
+
+    fn seen<'a>(&'a self, name: Option<&'a str>) -> Seen<'a> {
+        Seen { name, shape: self.shape(), datatype: self.datatype }
+    }
 }
 
 impl Serialize for InputTensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        if let Some(name) = &self.name {
-            map.serialize_entry("name", name)?;
-        }
-        map.serialize_entry("shape", &self.shape())?;
-        map.serialize_entry("datatype", &self.datatype)?;
-        map.end()
+        self.seen(self.name.as_deref()).serialize(serializer)
     }
+}
+
+/// What policies see of a tensor.
+#[derive(Serialize)]
+struct Seen<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    shape: Option<&'a Vec<usize>>,
+    datatype: Option<Datatype>,
 }
 
 /// Tensors by their names.
@@ -183,9 +190,9 @@ impl Serialize for NamedTensors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.is_object {
             false => self.tensors.serialize(serializer),
-            true => serializer.collect_map(self.tensors.iter().map(|tensor| {
-                (tensor.name.as_deref().unwrap_or_default(), InputTensor { name: None, ..tensor.clone() })
-            })),
+            true => serializer.collect_map(
+                self.tensors.iter().map(|tensor| (tensor.name.as_deref().unwrap_or_default(), tensor.seen(None))),
+            ),
         }
     }
 }
