@@ -168,6 +168,12 @@ impl Parsers {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
         let native = Dialect::Native(Framing::Lines);
         for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Responses, Dialect::Messages, native] {
+            // A validator that changes nothing changes nothing.
+            let patched = dialect.read(text).map(|served| match served {
+                Served::Chat(converted) => converted.body.patched("{}").map(drop),
+                Served::Completion(converted) => converted.body.patched("{}").map(drop),
+            });
+            assert!(!matches!(patched, Ok(Err(_))), "{patched:?}");
             match self.parse(dialect, text) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);

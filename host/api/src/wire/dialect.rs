@@ -5,9 +5,12 @@ mod responses;
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use crate::wire::error::RequestError;
 use crate::wire::names::Names;
-use crate::wire::read::{self, Body};
+use crate::wire::read::rules::asks_for_nothing;
+use crate::wire::read::{self, Body, Fields};
 use crate::wire::types::chat::ChatRequest;
 use crate::wire::types::completions::CompletionRequest;
 use crate::wire::types::messages::CountTokensRequest;
@@ -53,6 +56,29 @@ impl<T> Converted<T> {
     /// Of a body that its own endpoint serves.
     fn own(body: Body<T>, left_out: Vec<&'static str>) -> Self {
         Self { body: Arc::new(body), format: AnswerFormat::OpenAi, names: Names::default(), left_out }
+    }
+}
+
+impl<T: Fields> Converted<T> {
+    /// Of a body of another endpoint, with the fields that nobody knows there.
+    ///
+    /// # Errors
+    /// 400: something is out of the bounds that it has where it is served.
+    fn new(
+        request: T,
+        mut unknown: Map<String, Value>,
+        format: AnswerFormat,
+        names: Names,
+        mut left_out: Vec<&'static str>,
+    ) -> Result<Self, RequestError> {
+        // They are no fields of the endpoint that the client asks. A validator's change must not bring them to life.
+        if unknown.iter().any(|(name, value)| T::has(name) && !asks_for_nothing(value)) {
+            left_out.push("fields of another endpoint");
+        }
+        unknown.retain(|name, _| !T::has(name));
+        let body = Body { request, unknown };
+        body.check().map_err(|error| error.renamed(&names))?;
+        Ok(Self { body: Arc::new(body), format, names, left_out })
     }
 }
 

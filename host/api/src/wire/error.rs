@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 
 use crate::wire::answer::{Answer, ErrorType, Retry};
 use crate::wire::echo::Shown;
+use crate::wire::names::Names;
 
 /// `Retry-After` of a body that came too slowly, in seconds.
 const SLOW_RETRY: u8 = 1;
@@ -42,6 +43,14 @@ pub(crate) enum RequestError {
 impl RequestError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Field { param: param.into(), message: message.into() }
+    }
+
+    /// With the client's own names of fields.
+    pub(crate) fn renamed(mut self, names: &Names) -> Self {
+        if let Self::Field { param, message } = &mut self {
+            names.rename(param, message);
+        }
+        self
     }
 
     pub(crate) fn answer(&self) -> Answer {

@@ -68,6 +68,15 @@ impl Names {
         Some(filled(own, &indices, rest))
     }
 
+    /// Puts the client's path in the place of a field's, also where a message begins with it.
+    pub(crate) fn rename(&self, path: &mut String, message: &mut String) {
+        let Some(own) = self.own(path) else { return };
+        if let Some(rest) = message.strip_prefix(path.as_str()) {
+            *message = format!("{own}{rest}");
+        }
+        *path = own;
+    }
+
     /// The client's indices of a message, or of a call in it.
     fn of_message(&self, indices: &[usize]) -> Vec<usize> {
         let origin = indices.first().and_then(|message| self.messages.get(*message));

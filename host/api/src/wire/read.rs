@@ -16,9 +16,9 @@ use crate::wire::merge_patch;
 
 /// What a value of a body takes in memory, at most, besides its text; and what an object and a list take besides their members, of
 /// which there is room for some from the first one on.
-const VALUE_BYTES: usize = 112;
-const OBJECT_BYTES: usize = 512;
-const LIST_BYTES: usize = 320;
+pub(crate) const VALUE_BYTES: usize = 112;
+pub(crate) const OBJECT_BYTES: usize = 512;
+pub(crate) const LIST_BYTES: usize = 320;
 /// Characters of serde's account of a wrong value: of what it is, and of the value.
 const WRONG_CHARS: usize = 160;
 
@@ -29,6 +29,9 @@ pub(crate) trait Fields: Default + Serialize {
     /// # Errors
     /// The value is of another type.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Whether it has a field of this name.
+    fn has(name: &str) -> bool;
 
     /// # Errors
     /// What is out of its bounds.
@@ -64,6 +67,10 @@ macro_rules! request {
                     _ => return Ok(false),
                 }
                 Ok(true)
+            }
+
+            fn has(name: &str) -> bool {
+                matches!(name, $(stringify!($field))|*) $(|| <$Common as $crate::wire::read::Fields>::has(name))?
             }
 
             fn check(&self) -> Result<(), garde::Report> {
@@ -126,6 +133,14 @@ impl<T: Fields> Body<T> {
         let mut map = deserialize::<Map<String, Value>>(&self.to_json())?;
         merge_patch::apply(&mut map, &deserialize(patch)?);
         read(&Value::Object(map).to_string())
+    }
+
+    /// Checks one that no text was read into.
+    ///
+    /// # Errors
+    /// 400: something is out of its bounds.
+    pub(crate) fn check(&self) -> Result<(), RequestError> {
+        self.request.check().map_err(|report| out_of_bounds(&report, &self.to_json()))
     }
 
     /// The value of a field.

@@ -1,6 +1,4 @@
 //! Anthropic's Messages API: its requests as chats.
-use std::sync::Arc;
-
 use camshaft_core::limits::{THINKING_HIGH, THINKING_MEDIUM};
 use serde_json::{Map, Value};
 
@@ -95,18 +93,13 @@ pub(super) fn chat(body: Body<CountTokensRequest>) -> Result<Converted<ChatReque
         chat_template_kwargs: body.request.chat_template_kwargs,
         generation: GenerationFields {
             stop: body.request.stop_sequences.map(TextOrList::List),
-            user: body.request.metadata.and_then(|metadata| metadata.user_id).map(Value::String),
+            user: body.request.metadata.and_then(|metadata| metadata.user_id).map(Value::String).or(generation.user),
             response_format: format.map(response_format),
             ..generation
         },
         ..ChatRequest::default()
     };
-    Ok(Converted {
-        body: Arc::new(Body { request, unknown: body.unknown }),
-        format: AnswerFormat::Messages,
-        names: Names::new(PATHS, origins, paths),
-        left_out,
-    })
+    Converted::new(request, body.unknown, AnswerFormat::Messages, Names::new(PATHS, origins, paths), left_out)
 }
 
 /// A conversation that is being read.

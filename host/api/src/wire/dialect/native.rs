@@ -1,6 +1,4 @@
 //! The server's own generations: a prompt in text or tokens, as a completion.
-use std::sync::Arc;
-
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 
@@ -85,10 +83,6 @@ pub(super) fn completion(
         parse_special,
         generation: GenerationFields { stream: Some(stream), ..generation },
     };
-    Ok(Converted {
-        body: Arc::new(Body { request, unknown: body.unknown }),
-        format: AnswerFormat::Native(framing),
-        names: Names::new(paths, Vec::new(), Vec::new()),
-        left_out: Vec::new(),
-    })
+    let names = Names::new(paths, Vec::new(), Vec::new());
+    Converted::new(request, body.unknown, AnswerFormat::Native(framing), names, Vec::new())
 }

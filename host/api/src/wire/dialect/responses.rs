@@ -1,6 +1,5 @@
 //! OpenAI's Responses API, stateless: its requests as chats.
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +9,7 @@ use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::messages::placeholder;
 use crate::wire::names::{Names, Paths, Place};
-use crate::wire::read::Body;
+use crate::wire::read::{Body, LIST_BYTES, OBJECT_BYTES, VALUE_BYTES};
 use crate::wire::types::chat::{
     AllowedTool, AllowedTools, ChatRequest, ChatTool, FunctionDefinition, NamedFunction, Role, ToolChoiceObject,
     ToolChoiceType,
@@ -58,10 +57,6 @@ const OF_THEIR_SERVER: [&str; 9] = [
     "additional_tools",
     "mcp_list_tools",
 ];
-/// What a value takes in memory besides its text; and what an object and a list take besides their members.
-const VALUE_BYTES: usize = 112;
-const OBJECT_BYTES: usize = 512;
-const LIST_BYTES: usize = 320;
 
 /// What the answer needs of the request.
 #[derive(Debug, Default)]
@@ -152,12 +147,8 @@ pub(super) fn chat(body: Body<ResponsesRequest>) -> Result<Converted<ChatRequest
     };
     let bytes = held_bytes(&fields);
     let echo = ResponseEcho { fields, bytes, calls: CallNames(offered.names) };
-    Ok(Converted {
-        body: Arc::new(Body { request: chat, unknown: body.unknown }),
-        format: AnswerFormat::Responses(echo),
-        names: Names::new(PATHS, origins, offered.paths),
-        left_out,
-    })
+    let names = Names::new(PATHS, origins, offered.paths);
+    Converted::new(chat, body.unknown, AnswerFormat::Responses(echo), names, left_out)
 }
 
 /// What the answer repeats.
@@ -362,10 +353,14 @@ impl Offered {
         format: Option<CustomFormat>,
     ) -> FunctionDefinition {
         let mut input = json!({"type": "string"});
+        let mut is_held = false;
         let mut description = description.unwrap_or_default();
         if let Some(CustomFormat { syntax, definition: Some(definition), .. }) = format {
             match syntax.as_deref() {
-                Some("regex") => input["pattern"] = format!("^(?:{definition})$").into(),
+                Some("regex") => {
+                    input["pattern"] = format!("^(?:{definition})$").into();
+                    is_held = true;
+                }
                 // Within a text of JSON the decoder holds the model to no grammar.
                 _ => self.left_out.push("the grammar of a custom tool"),
             }
@@ -374,7 +369,12 @@ impl Offered {
         let parameters = json!({"type": "object", "properties": {CUSTOM_INPUT: input}, "required": [CUSTOM_INPUT],
             "additionalProperties": false});
         let description = Some(description).filter(|text| !text.is_empty());
-        FunctionDefinition { name, description, parameters: parameters.as_object().cloned(), strict: None }
+        FunctionDefinition {
+            name,
+            description,
+            parameters: parameters.as_object().cloned(),
+            strict: is_held.then_some(true),
+        }
     }
 
     fn choice(
@@ -390,11 +390,19 @@ impl Offered {
             TextOrObject::Text(mode) => return Ok(TextOrObject::Text(mode)),
             TextOrObject::Object(choice) => choice,
         };
-        let function = |name: String| NamedFunction { name: self.called(name) };
+        let called = self.called();
+        let function = |name: String, namespace: Option<&str>| {
+            let name = match (namespace, called.get(name.as_str())) {
+                (Some(_), _) => in_namespace(namespace, &name),
+                (None, Some(called)) => (*called).to_owned(),
+                (None, None) => name,
+            };
+            NamedFunction { name }
+        };
         match choice.r#type.as_str() {
             "function" | "custom" => Ok(TextOrObject::Object(ToolChoiceObject {
                 r#type: ToolChoiceType::Function,
-                function: Some(function(named(choice.name, "tool_choice")?)),
+                function: Some(function(named(choice.name, "tool_choice")?, choice.namespace.as_deref())),
                 allowed_tools: None,
             })),
             "allowed_tools" => {
@@ -402,7 +410,7 @@ impl Offered {
                 for (i, tool) in choice.tools.into_iter().flatten().enumerate() {
                     if matches!(tool.r#type.as_str(), "function" | "custom") {
                         let name = named(tool.name, &format!("tool_choice.tools[{i}]"))?;
-                        tools.push(AllowedTool { r#type: None, function: function(name) });
+                        tools.push(AllowedTool { r#type: None, function: function(name, tool.namespace.as_deref()) });
                     }
                 }
                 Ok(TextOrObject::Object(ToolChoiceObject {
@@ -420,10 +428,11 @@ impl Offered {
         }
     }
 
-    /// The function that stands for a tool of this name.
-    fn called(&self, name: String) -> String {
-        let of_namespace = self.names.iter().find(|(_, tool)| tool.name == name);
-        of_namespace.map_or(name, |(called, _)| called.clone())
+    /// The function that stands for a tool, by the tool's name: one that is offered under just that, or else of a namespace.
+    fn called(&self) -> BTreeMap<&str, &str> {
+        let of_namespaces = self.names.iter().rev().map(|(called, tool)| (tool.name.as_str(), called.as_str()));
+        let offered = self.tools.iter().map(|tool| (tool.function.name.as_str(), tool.function.name.as_str()));
+        of_namespaces.chain(offered).collect()
     }
 }
 

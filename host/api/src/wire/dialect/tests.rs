@@ -10,9 +10,10 @@ use super::*;
 /// The body that the serving endpoint reads.
 fn body_of(dialect: Dialect, request: &Value) -> Result<Value, String> {
     let read = dialect.read(&request.to_string()).map_err(|error| error.to_string())?;
+    // What a validator sees can be read as a client's own: no field comes twice, and all is within its bounds.
     let text = match read {
-        Served::Chat(converted) => converted.body.to_json(),
-        Served::Completion(converted) => converted.body.to_json(),
+        Served::Chat(converted) => converted.body.patched("{}").unwrap().to_json(),
+        Served::Completion(converted) => converted.body.patched("{}").unwrap().to_json(),
     };
     Ok(serde_json::from_str(&text).unwrap())
 }

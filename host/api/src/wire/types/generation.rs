@@ -1,5 +1,5 @@
 //! What the bodies of all requests that generate have in common.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_core::limits;
 use garde::Validate;
@@ -294,10 +294,10 @@ fn biases(biases: &Option<BTreeMap<String, f64>>, &(): &()) -> garde::Result {
 }
 
 fn each_once(names: &Option<Vec<String>>, &(): &()) -> garde::Result {
-    let names = names.as_deref().unwrap_or_default();
-    match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
+    let mut seen = BTreeSet::new();
+    match names.iter().flatten().find(|name| !seen.insert(*name)) {
         None => Ok(()),
-        Some((_, name)) => fail(format!("names {:?} twice", crate::wire::echo::Shown(name))),
+        Some(name) => fail(format!("names {:?} twice", crate::wire::echo::Shown(name))),
     }
 }
 
@@ -313,7 +313,7 @@ pub(crate) fn visible(text: &Option<String>, &(): &()) -> garde::Result {
     }
 }
 
-fn not_zero(number: &Option<Whole>, &(): &()) -> garde::Result {
+pub(crate) fn not_zero(number: &Option<Whole>, &(): &()) -> garde::Result {
     if *number == Some(Whole(0)) { fail("must be -1, or 1 or more".to_owned()) } else { Ok(()) }
 }
 

@@ -238,6 +238,8 @@ pub(crate) struct ResponsesToolChoice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<super::chat::AllowedToolsMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tools: Option<Vec<AllowedResponsesTool>>,
@@ -248,6 +250,8 @@ pub(crate) struct AllowedResponsesTool {
     pub(crate) r#type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]

@@ -161,3 +161,9 @@ fn counting_needs_no_bound_of_the_output() {
     let counted = counted_message(&request.to_string()).unwrap();
     assert_eq!(counted.body.request.messages.as_ref().map(Vec::len), Some(2));
 }
+
+#[test]
+fn regression_the_end_user_may_stand_where_a_chat_has_it() {
+    assert_eq!(body(&json!({"user": "u"}))["user"], "u");
+    assert_eq!(body(&json!({"user": "u", "metadata": {"user_id": "v"}}))["user"], "v");
+}

@@ -161,3 +161,38 @@ fn regression_what_agents_send_is_taken_and_what_is_left_out_is_said() {
     assert!(echo.calls.of("apply_patch").unwrap().is_custom);
     assert_eq!(converted.names.own("tools[0].function.parameters").as_deref(), Some("tools[0].tools[0].parameters"));
 }
+
+#[test]
+fn regression_a_choice_is_of_the_tool_that_is_offered_so_before_one_of_a_namespace() {
+    let function = json!({"type": "function", "name": "b"});
+    let within = |name: &str| json!({"type": "namespace", "name": name, "tools": [function]});
+    let called = |tools: Value, choice: Value| {
+        let read = body(&json!({"input": "hi", "tools": tools, "tool_choice": choice}));
+        read["tool_choice"]["function"]["name"].clone()
+    };
+    assert_eq!(called(json!([function, within("a")]), function.clone()), "b");
+    assert_eq!(called(json!([within("a"), within("z")]), function.clone()), "a__b");
+    let of_z = json!({"type": "function", "name": "b", "namespace": "z"});
+    assert_eq!(called(json!([within("a"), within("z")]), of_z), "z__b");
+}
+
+#[test]
+fn regression_what_a_chat_has_and_this_api_has_not_comes_to_life_by_no_amendment() {
+    let request = json!({"input": "hi", "continue_final_message": true, "add_generation_prompt": false, "other": 1});
+    let read = body(&request);
+    assert_eq!((read.get("continue_final_message"), read.get("add_generation_prompt")), (None, None));
+    assert_eq!(read["other"], 1);
+    assert_eq!(left_out(Responses, &request), ["fields of another endpoint"]);
+    assert!(left_out(Responses, &json!({"input": "hi", "continue_final_message": false})).is_empty());
+}
+
+#[test]
+fn regression_the_bounds_of_a_chat_are_those_of_what_becomes_one() {
+    check_refused(&json!({"input": [{"type": "compaction", "encrypted_content": "x"}]}), "input");
+    let within: Vec<Value> = (0..200).map(|i| json!({"type": "function", "name": format!("f{i}")})).collect();
+    check_refused(&json!({"tools": [{"type": "namespace", "name": "a", "tools": within}]}), "tools");
+    let call = |i: usize| json!({"type": "function_call", "call_id": format!("c{i}"), "name": "f", "arguments": "{}"});
+    let calls = |count: usize| json!({"input": (0..count).map(call).collect::<Vec<_>>()});
+    assert_eq!(body(&calls(128))["messages"][0]["tool_calls"].as_array().unwrap().len(), 128);
+    check_refused(&calls(129), "input");
+}
