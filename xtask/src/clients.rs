@@ -17,7 +17,7 @@ enum Runs {
 }
 
 /// Suite, what runs it, and its script.
-const SUITES: [(&str, Runs, &str); 13] = [
+const SUITES: [(&str, Runs, &str); 14] = [
     ("openai-python", Runs::Python(""), "openai_client.py"),
     ("responses-python", Runs::Python(""), "responses_client.py"),
     ("anthropic-python", Runs::Python(""), "anthropic_client.py"),
@@ -31,6 +31,7 @@ const SUITES: [(&str, Runs, &str); 13] = [
     ("schemathesis", Runs::Python("description"), "description_client.py"),
     ("json-schema-suite", Runs::Python("schemas"), "schemas_client.py"),
     ("lm-eval", Runs::Python("lm_eval"), "scores_client.py"),
+    ("routers", Runs::Python("routers"), "routers_client.py"),
 ];
 
 /// Coding agents, which need a model with a long context and a gigabyte of packages: only if it is named.

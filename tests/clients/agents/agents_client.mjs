@@ -1,6 +1,6 @@
 // Coding agents as they are in their registries, each with one task, against a server whose model has a long context.
-// The model cannot call tools by itself: a proxy has the agent's shell called once, with a command that it chooses, and passes on
-// everything else as it is. Arguments and report are those of `kit.py`.
+// The model cannot call tools by itself: a proxy has the agent's shell called once, with a command that it chooses (or an edit made,
+// by the agent that has no tools), and passes on everything else as it is. Arguments and report are those of `kit.py`.
 import { spawn, spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
 import http from "node:http";
@@ -13,7 +13,18 @@ const MODEL = "agent";
 const TASK = "Run the command and say what it prints.";
 const COMMAND = "echo camshaft-was-here";
 const PRINTED = "camshaft-was-here";
-const SHELL = /^(bash|shell|shell_command|exec_command|run_shell_command|run_terminal_command)$/i;
+const SHELL = /^(bash|shell|shell_command|exec_command|run_shell_command|run_terminal_command|run_commands)$/i;
+const FIELD = /^(commands?|cmd)$/;
+// Of mini-swe-agent, which goes on until it runs this.
+const END = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
+// Of aider: how it is told to edit, and an edit.
+const LISTING = "*file listing*";
+const EDIT = `said.txt\n\`\`\`\n${PRINTED}\n\`\`\`\n`;
+// Agents in Python, and what they bring that aider-chat does not pin itself; it wants a Python before 3.13.
+const PINS =
+  "aider-chat==0.86.2 mini-swe-agent==2.4.6 datasets==5.0.1 dill==0.4.1 linkify-it-py==2.2.0 mdit-py-plugins==0.7.0 " +
+  "multiprocess==0.70.19 pandas==3.0.6 platformdirs==4.14.8 pyarrow==26.0.1 tenacity==9.2.1 textual==8.2.8 xxhash==4.1.0";
+const PYTHON = path.resolve("python/bin");
 // Bounds an agent that goes wrong; nothing is measured by it.
 const PATIENCE_MS = 240_000;
 
@@ -21,14 +32,15 @@ const PATIENCE_MS = 240_000;
 const inner = (tool) => tool.function ?? tool;
 
 /** Leaves a shell nothing but the command. */
-function narrow(tool) {
+function narrow(tool, command) {
   const of = inner(tool);
   const name = of.input_schema ? "input_schema" : "parameters";
   const { properties, required = [] } = of[name];
-  const kept = Object.keys(properties).filter((field) => required.includes(field) || /^(command|cmd)$/.test(field));
+  const kept = Object.keys(properties).filter((field) => required.includes(field) || FIELD.test(field));
   const only = (field) => {
-    if (!/^(command|cmd)$/.test(field)) return properties[field].type === "string" ? { enum: ["x"] } : properties[field];
-    return { enum: [properties[field].type === "array" ? ["sh", "-c", COMMAND] : COMMAND] };
+    if (!FIELD.test(field)) return properties[field].type === "string" ? { enum: ["x"] } : properties[field];
+    const list = field === "commands" ? [command] : ["sh", "-c", command];
+    return { enum: [properties[field].type === "array" ? list : command] };
   };
   of[name] = {
     type: "object",
@@ -41,11 +53,12 @@ function narrow(tool) {
 /** The request with a call of the shell, once a conversation; afterwards it is the client's, without calls. */
 function forced(request, body) {
   const shell = (body.tools ?? []).find((tool) => SHELL.test(inner(tool).name ?? ""));
-  if (!shell) return body;
+  const asked = JSON.stringify(body.messages ?? body.input ?? "");
+  const called = asked.includes(PRINTED);
+  if (!shell) return asked.includes(LISTING) && !called ? { ...body, guided_choice: [EDIT] } : body;
   const isMessages = request.url.startsWith("/v1/messages");
-  const called = JSON.stringify(body.messages ?? body.input).includes(PRINTED);
-  if (called) return { ...body, tool_choice: isMessages ? { type: "none" } : "none" };
-  narrow(shell);
+  if (called && !asked.includes(END)) return { ...body, tool_choice: isMessages ? { type: "none" } : "none" };
+  narrow(shell, called ? END : COMMAND);
   const { name } = inner(shell);
   const choice = isMessages
     ? { type: "tool", name }
@@ -91,7 +104,7 @@ async function proxy() {
 /** Runs a program to its end. */
 function run(program, args, { env, cwd }) {
   return new Promise((resolve) => {
-    const child = spawn(path.join(BIN, program), args, { env, cwd, stdio: ["ignore", "pipe", "pipe"], timeout: PATIENCE_MS });
+    const child = spawn(path.resolve(BIN, program), args, { env, cwd, stdio: ["ignore", "pipe", "pipe"], timeout: PATIENCE_MS });
     let said = "";
     for (const stream of [child.stdout, child.stderr]) stream.on("data", (part) => (said += part));
     child.on("error", (error) => resolve({ code: -1, said: String(error) }));
@@ -148,6 +161,25 @@ const AGENTS = {
     const env = { ANTHROPIC_BASE_URL: base, ANTHROPIC_API_KEY: key, DISABLE_TELEMETRY: "1", IS_SANDBOX: "1" };
     return ["claude", ["-p", TASK, "--model", "claude-sonnet-4-5", "--allowedTools", "Bash"], env];
   },
+  cline: (base, home) => {
+    const settings = { provider: "openai-compatible", apiKey: key, model: MODEL, baseUrl: `${base}/v1` };
+    const providers = { [settings.provider]: { settings, updatedAt: new Date().toISOString(), tokenSource: "manual" } };
+    const chosen = { version: 1, lastUsedProvider: settings.provider, modes: {}, providers };
+    file(home, ".cline/data/settings/providers.json", JSON.stringify(chosen));
+    // Leaves no process behind it.
+    return ["cline", [TASK], { CLINE_SESSION_BACKEND_MODE: "local" }];
+  },
+  aider: (base) => {
+    const env = { OPENAI_API_BASE: `${base}/v1`, OPENAI_API_KEY: key };
+    // What the failing check prints of the edited file goes back to the model.
+    const check = ["--auto-test", "--test-cmd", "cat said.txt; false"];
+    const args = ["--model", `openai/${MODEL}`, "--no-git", "--yes-always", "--no-check-update", ...check, "--message", TASK];
+    return [path.join(PYTHON, "aider"), args, env];
+  },
+  "mini-swe-agent": (base) => {
+    const env = { OPENAI_API_BASE: `${base}/v1`, OPENAI_API_KEY: key, MSWEA_COST_TRACKING: "ignore_errors", MSWEA_CONFIGURED: "1" };
+    return [path.join(PYTHON, "mini"), ["-m", `openai/${MODEL}`, "-y", "--exit-immediately", "-t", TASK], env];
+  },
 };
 
 // These put their programs in place by scripts, which no other package here needs.
@@ -155,6 +187,9 @@ for (const script of ["opencode-ai/postinstall.mjs", "@anthropic-ai/claude-code/
   const file = path.resolve("node_modules", script);
   spawnSync(process.execPath, [file], { cwd: path.dirname(file) });
 }
+const loud = { stdio: ["ignore", "ignore", "inherit"] };
+spawnSync("python3", ["-m", "venv", path.dirname(PYTHON)], loud);
+spawnSync(path.join(PYTHON, "pip"), ["install", "--quiet", "--disable-pip-version-check", ...PINS.split(" ")], loud);
 let [passed, failed] = [0, 0];
 for (const [name, agent] of Object.entries(AGENTS)) {
   if (process.env.AGENT && process.env.AGENT !== name) continue;
