@@ -23,7 +23,7 @@ pub mod fuzz;
 pub use beside::{IsRoom, MaskJob, MaskThread};
 pub use error::{GrammarError, GrammarFault};
 pub use matcher::{Mask, Matcher, MatcherError};
-pub(crate) use schema::is_annotation;
+pub(crate) use schema::{is_annotation, loosened};
 pub use spec::{Grammar, GrammarSpec};
 pub use store::{GrammarStore, InUse};
 

@@ -93,13 +93,13 @@ struct Wish<'a> {
 }
 
 impl Wish<'_> {
-    /// The grammar, and the tools as it has them: a function that is not strict takes any object, where its schema is not supported.
+    /// The grammar, and the tools as it has them: of a function that is not strict, what is not supported of the schema is left out.
     fn grammar(&self, context: ReadContext<'_>) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
         let notation = context.served().notation()?;
         let token = |marker: &str| notation.token(marker);
         let mut tools = self.tools.tools.clone();
-        // To read a schema shows most of what is not supported, and takes less than to compile it.
-        let mut looks = [Look::Read, Look::Compile].into_iter();
+        // To read a schema shows most of what is not supported, and takes less than to compile it. A tool may be relaxed twice.
+        let mut looks = [Look::Read, Look::Compile, Look::Compile].into_iter();
         loop {
             let text = match constraint(notation.family, &tools, self.content, self.thinking, &token) {
                 Ok(Some(text)) => text,

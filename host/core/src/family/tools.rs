@@ -1,6 +1,7 @@
 //! The tools of a request and which of them an answer may call, checked against their bounds.
 use serde_json::{Map, Value, json};
 
+use crate::grammar::loosened;
 use crate::limits;
 use crate::shown::cut;
 
@@ -38,6 +39,8 @@ pub struct Tools {
     callable: Vec<Tool>,
     required: bool,
     parallel: bool,
+    /// Those of which part of the schema is left out.
+    loosened: Vec<usize>,
 }
 
 /// Why tools are refused. Tools are counted from 0, as the client listed them.
@@ -116,12 +119,12 @@ impl Tools {
         if required && callable.is_empty() {
             return Err(ToolsError::NoTools);
         }
-        Ok(Self { callable, required, parallel })
+        Ok(Self { callable, required, parallel, loosened: Vec::new() })
     }
 
     /// No tools at all.
     pub fn none() -> Self {
-        Self { callable: Vec::new(), required: false, parallel: false }
+        Self { callable: Vec::new(), required: false, parallel: false, loosened: Vec::new() }
     }
 
     /// The tools that may be called, as the client listed them.
@@ -129,13 +132,16 @@ impl Tools {
         &self.callable
     }
 
-    /// The same tools, but this one, counted among those that may be called, takes any arguments: for a tool that is not strict,
-    /// and whose schema is not supported.
+    /// The same tools, but this one, counted among those that may be called, takes more arguments: for a tool that is not strict, and
+    /// whose schema is not supported. At first what is not supported of the schema is left out, then the whole schema.
     #[must_use]
     pub fn relaxed(&self, tool: usize) -> Self {
         let mut tools = self.clone();
-        if let Some(tool) = tools.callable.get_mut(tool) {
-            tool.parameters = Some(json!({ "type": "object" }));
+        if let Some(relaxed) = tools.callable.get_mut(tool) {
+            let schema = Value::Object(relaxed.schema());
+            let less = if self.loosened.contains(&tool) { None } else { loosened(&schema) };
+            relaxed.parameters = Some(less.unwrap_or_else(|| json!({ "type": "object" })));
+            tools.loosened.push(tool);
         }
         tools
     }

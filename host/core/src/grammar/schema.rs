@@ -10,6 +10,7 @@ mod walk;
 mod work;
 
 pub(crate) use keywords::is_annotation;
+pub(crate) use walk::loosened;
 pub(super) use walk::{Checked, check, check_value};
 pub(super) use work::Work;
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
-use super::check;
 use super::keywords::{FORMATS, KEYWORDS, Keyword};
+use super::{check, loosened};
 use crate::grammar::GrammarSpec;
 use crate::grammar::error::GrammarFault;
 use crate::grammar::tests::check as matches;
@@ -35,16 +35,56 @@ fn unsupported_keywords_are_named_with_their_path() {
         &json!({ "type": "string", "nullable": true }),
         "nullable: keyword not supported; add \"null\" to the schema's types",
     );
-    let known = FORMATS.join(", ");
-    refuses(
-        &json!({ "type": "string", "format": "phone" }),
-        &format!("format: format \"phone\" not supported; those that are: {known}"),
-    );
     refuses(
         &json!({ "$ref": "https://example.com/x" }),
         "$ref: \"https://example.com/x\" does not lie in this schema (#/...)",
     );
     refuses(&json!({ "items": { "$id": "x" } }), "items.$id: keyword not supported below the root");
+}
+
+#[test]
+fn a_keyword_that_forbids_nothing_is_taken() {
+    for schema in [
+        json!({ "propertyNames": { "type": "string" } }),
+        json!({ "propertyNames": true }),
+        json!({ "unevaluatedProperties": {} }),
+        json!({ "additionalProperties": false, "unevaluatedProperties": false }),
+        json!({ "unevaluatedItems": true, "minContains": 1, "dependentRequired": {}, "$recursiveAnchor": false }),
+        json!({ "not": false, "if": { "type": "string" }, "then": true }),
+        json!({ "if": { "type": "string" } }),
+        json!({ "then": { "type": "string" } }),
+        json!({ "type": "string", "format": "phone" }),
+    ] {
+        let taken = check(&schema.to_string()).unwrap_or_else(|error| panic!("{schema}: {error}")).schema;
+        let left = ["additionalProperties", "type"].map(|name| taken.get(name).cloned());
+        assert_eq!(left, ["additionalProperties", "type"].map(|name| schema.get(name).cloned()), "{schema}");
+        assert!(taken.as_object().unwrap().len() <= 1, "{taken}");
+    }
+    for schema in [
+        json!({ "propertyNames": { "type": "string", "minLength": 2 } }),
+        json!({ "unevaluatedProperties": false }),
+        json!({ "if": { "type": "string" }, "then": { "minLength": 1 } }),
+        json!({ "contains": true, "minContains": 1 }),
+        json!({ "dependentRequired": { "title": ["b"] } }),
+    ] {
+        assert_eq!(check(&schema.to_string()).unwrap_err().fault, GrammarFault::Unsupported, "{schema}");
+    }
+}
+
+#[test]
+fn a_loosened_schema_lacks_only_what_is_not_supported() {
+    let schema = json!({ "type": "object", "required": ["a"], "propertyNames": { "pattern": "^a" }, "properties": {
+        "a": { "type": "string", "not": { "const": "x" }, "maxLength": 3, "maxlength": 2 },
+        "b": { "$ref": "https://example.com/x" },
+        "c": { "type": "array", "items": { "type": "integer", "minimum": 1 }, "uniqueItems": true },
+    } });
+    let expected = json!({ "type": "object", "properties": {
+        "a": { "type": "string", "maxLength": 3 },
+        "b": {},
+        "c": { "type": "array", "items": { "type": "integer", "minimum": 1 } },
+    }, "required": ["a"] });
+    assert_eq!(loosened(&schema), Some(expected));
+    assert_eq!(loosened(&json!({ "properties": 3 })), None);
 }
 
 #[test]
@@ -81,7 +121,7 @@ fn annotations_and_what_generators_add_say_nothing() {
     });
     let expected = json!({
         "type": "object",
-        "properties": { "n": { "type": "integer", "format": "int32" }, "l": { "items": true, "maxItems": 3 } },
+        "properties": { "n": { "type": "integer" }, "l": { "items": true, "maxItems": 3 } },
     });
     assert_eq!(read(&schema).unwrap(), expected);
 }

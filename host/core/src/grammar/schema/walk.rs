@@ -3,11 +3,11 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::keywords::{FORMATS, Keyword, TYPES, keyword, visit};
+use super::keywords::{FORMATS, Keyword, TYPES, is_annotation, keyword, visit};
 use super::path::{Path, decoded};
 use super::work::Work;
 use super::{exclusive, joined};
-use crate::grammar::error::{GrammarError, shown};
+use crate::grammar::error::{GrammarError, GrammarFault, shown};
 use crate::grammar::pattern::check_pattern;
 use crate::limits;
 use crate::shown::did_you_mean;
@@ -40,9 +40,20 @@ pub(crate) fn check(text: &str) -> Result<Checked, GrammarError> {
 /// # Errors
 /// It is no schema, over a bound, or not supported.
 pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, GrammarError> {
+    walk(root, work, false)
+}
+
+/// A schema of which what is not supported is left out: it takes all that the whole one takes, and more. `None`: it is no schema, or
+/// over a bound.
+pub(crate) fn loosened(root: &Value) -> Option<Value> {
+    walk(root, &mut Work::default(), true).ok().map(|checked| checked.schema)
+}
+
+fn walk(root: &Value, work: &mut Work, leaves_out: bool) -> Result<Checked, GrammarError> {
     let mut walk = Walk {
         root,
         work,
+        leaves_out,
         nodes: 0,
         names: HashMap::new(),
         defs: Map::new(),
@@ -107,6 +118,8 @@ const PARTS_NODES: usize = 1024;
 struct Walk<'a> {
     root: &'a Value,
     work: &'a mut Work,
+    /// What is not supported is left out instead of refused.
+    leaves_out: bool,
     /// Schemas and values so far.
     nodes: usize,
     /// What references were called, by their pointers.
@@ -147,19 +160,23 @@ impl Walk<'_> {
         let mut together: Vec<(&String, &Value)> = Vec::new();
         for (name, value) in map {
             let place = path.name(name);
-            let known = keyword(name).ok_or_else(|| unknown(name, &place))?;
-            if says_nothing(known, name, value, &place)? {
-                continue;
-            }
+            let known = keyword(name).ok_or_else(|| unknown(name, &place));
+            let says = known.and_then(|known| Ok((known, says_nothing(known, name, map, &place)?)));
+            let known = match says {
+                Err(error) if self.leaves_out && error.fault == GrammarFault::Unsupported => continue,
+                says => match says? {
+                    (_, true) => continue,
+                    (known, false) => known,
+                },
+            };
             if visit(name).is_some() {
                 together.push((name, value));
                 continue;
             }
-            self.take_together(&mut together, map, &mut out, path)?;
-            let checked = self.keyword(known, map, value, &place)?;
-            out.insert(name.clone(), checked);
+            self.take_together(&mut together, &mut out, path)?;
+            self.put(known, (name, value), &mut out, path)?;
         }
-        self.take_together(&mut together, map, &mut out, path)?;
+        self.take_together(&mut together, &mut out, path)?;
         self.work.object(&out).and_then(|()| self.work.string(&out)).map_err(|error| error.at(path.as_str()))?;
         let applies = |name: &String| matches!(name.as_str(), "$ref" | "anyOf" | "oneOf");
         if out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies)) {
@@ -176,27 +193,33 @@ impl Walk<'_> {
     fn take_together(
         &mut self,
         together: &mut Vec<(&String, &Value)>,
-        map: &Map<String, Value>,
         out: &mut Map<String, Value>,
         path: &Path,
     ) -> Result<(), GrammarError> {
         together.sort_by_key(|(name, _)| visit(name));
         for (name, value) in together.drain(..) {
-            let place = path.name(name);
-            let known = keyword(name).ok_or_else(|| unknown(name, &place))?;
-            let checked = self.keyword(known, map, value, &place)?;
-            out.insert(name.clone(), checked);
+            let known = keyword(name).ok_or_else(|| unknown(name, &path.name(name)))?;
+            self.put(known, (name, value), out, path)?;
         }
         Ok(())
     }
 
-    fn keyword(
+    /// Checks a keyword's value, and puts it into the schema.
+    fn put(
         &mut self,
         known: Keyword,
-        map: &Map<String, Value>,
-        value: &Value,
-        place: &Path,
-    ) -> Result<Value, GrammarError> {
+        (name, value): (&str, &Value),
+        out: &mut Map<String, Value>,
+        path: &Path,
+    ) -> Result<(), GrammarError> {
+        match self.keyword(known, value, &path.name(name)) {
+            Err(error) if self.leaves_out && error.fault == GrammarFault::Unsupported => {}
+            checked => _ = out.insert(name.to_owned(), checked?),
+        }
+        Ok(())
+    }
+
+    fn keyword(&mut self, known: Keyword, value: &Value, place: &Path) -> Result<Value, GrammarError> {
         let invalid = |why: &str| Err(GrammarError::invalid(why).at(place.as_str()));
         let same = Ok(value.clone());
         match (known, value) {
@@ -235,7 +258,7 @@ impl Walk<'_> {
             (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
             (Keyword::Multiple, _) => self.multiple(value, place),
             (Keyword::Pattern, Value::String(pattern)) => pattern_bounds(pattern, place).map(|()| value.clone()),
-            (Keyword::Format, Value::String(format)) => format_of(format, map, place),
+            (Keyword::Format, Value::String(_)) => same,
             (Keyword::Pattern | Keyword::Format, _) => invalid("must be a string"),
             (Keyword::Annotation | Keyword::FalseOnly | Keyword::Identity | Keyword::Unsupported, _) => same,
         }
@@ -384,10 +407,12 @@ impl Walk<'_> {
     }
 }
 
-/// Whether the keyword can be left out.
-fn says_nothing(known: Keyword, name: &str, value: &Value, place: &Path) -> Result<bool, GrammarError> {
+/// Whether the keyword can be left out of this schema.
+fn says_nothing(known: Keyword, name: &str, schema: &Map<String, Value>, place: &Path) -> Result<bool, GrammarError> {
     let refused = |why: &str| Err(GrammarError::unsupported(why).at(place.as_str()));
+    let value = &schema[name];
     match (known, value) {
+        (Keyword::Unsupported, _) if allows_all(name, schema) => Ok(true),
         (Keyword::Annotation, _) | (Keyword::FalseOnly, Value::Bool(false)) => Ok(true),
         (Keyword::FalseOnly, Value::Bool(true)) if name == "nullable" => {
             refused("keyword not supported; add \"null\" to the schema's types")
@@ -400,10 +425,36 @@ fn says_nothing(known: Keyword, name: &str, value: &Value, place: &Path) -> Resu
             (_, Some(number)) => number >= f64::MAX,
             (_, None) => false,
         }),
+        // Of a format that is not known, as of one of numbers, nothing is checked.
+        (Keyword::Format, Value::String(format)) => Ok(!FORMATS.contains(&format.as_str())),
         // What old generators write at every schema.
         (Keyword::Identity, Value::String(id)) if place.depth() == 0 || id.starts_with('#') => Ok(true),
         (Keyword::Identity, _) => refused("keyword not supported below the root"),
         _ => Ok(false),
+    }
+}
+
+/// Whether a keyword that is not supported forbids nothing here.
+fn allows_all(name: &str, schema: &Map<String, Value>) -> bool {
+    let value = &schema[name];
+    let is_empty = value.as_object().is_some_and(|map| map.keys().all(|name| is_annotation(name)));
+    match name {
+        // Names are strings.
+        "propertyNames" => {
+            let is_plain =
+                |(name, value): (&String, &Value)| is_annotation(name) || (name == "type" && value == "string");
+            *value == Value::Bool(true) || value.as_object().is_some_and(|map| map.iter().all(is_plain))
+        }
+        "unevaluatedProperties" | "unevaluatedItems" if *value == Value::Bool(true) || is_empty => true,
+        // Whatever is not named is forbidden already.
+        "unevaluatedProperties" => schema.get("additionalProperties") == Some(&Value::Bool(false)),
+        "not" => *value == Value::Bool(false),
+        "if" => !schema.contains_key("then") && !schema.contains_key("else"),
+        "then" | "else" => !schema.contains_key("if") || *value == Value::Bool(true) || is_empty,
+        "minContains" | "maxContains" => !schema.contains_key("contains"),
+        "dependencies" | "dependentRequired" | "dependentSchemas" => value.as_object().is_some_and(Map::is_empty),
+        "$recursiveAnchor" => *value == Value::Bool(false),
+        _ => false,
     }
 }
 
@@ -470,18 +521,4 @@ fn is_exact(number: &serde_json::Number, place: &Path) -> Result<(), GrammarErro
 
 fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {
     check_pattern(pattern).map_err(|error| error.at(place.as_str()))
-}
-
-/// Formats say something about strings only.
-fn format_of(format: &str, map: &Map<String, Value>, place: &Path) -> Result<Value, GrammarError> {
-    let names_string = |value: &Value| match value {
-        Value::Array(list) => list.iter().any(|one| one == "string"),
-        one => one == "string",
-    };
-    if FORMATS.contains(&format) || !map.get("type").is_none_or(names_string) {
-        return Ok(Value::from(format));
-    }
-    let known = FORMATS.join(", ");
-    let why = format!("format \"{}\" not supported; those that are: {known}", shown(format));
-    Err(GrammarError::unsupported(why).at(place.as_str()))
 }
