@@ -23,8 +23,13 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
+def value(of):
+    kind = of.WhichOneof("value")
+    return [value(one) for one in of.array_value.values] if kind == "array_value" else getattr(of, kind)
+
+
 def attributes(name):
-    return {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in spans[name].attributes}
+    return {a.key: value(a.value) for a in spans[name].attributes}
 
 
 def main(port, base):
@@ -37,32 +42,36 @@ def main(port, base):
     request = urllib.request.Request(f"{base}/v1/chat/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request) as response:
         assert response.read().endswith(b"data: [DONE]\n\n")
-    expected = {"accept", "auth", "validate", "queue", "prefill", "decode", "stream"}
+    server_span = "POST /v1/chat/completions"
+    expected = {server_span, "auth", "validate", "queue", "prefill", "decode", "stream"}
     begun = time.monotonic()
     while set(spans) != expected and time.monotonic() - begun < 60:
         time.sleep(0.1)
     assert set(spans) == expected, set(spans)
-    accept = spans["accept"]
+    accept = spans[server_span]
     assert accept.parent_span_id.hex() == CLIENT
-    for name in expected - {"accept"}:
+    for name in expected - {server_span}:
         span = spans[name]
         assert span.parent_span_id == accept.span_id, name
         assert accept.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano, name
         assert span.end_time_unix_nano <= accept.end_time_unix_nano, name
     order = [spans[name].start_time_unix_nano for name in ("auth", "validate", "queue", "prefill", "decode")]
     assert order == sorted(order), order
-    found = attributes("accept")
+    found = attributes(server_span)
     wanted = {
         "http.request.method": "POST",
         "http.route": "/v1/chat/completions",
         "http.response.status_code": 200,
         "camshaft.request_id": "traced-1",
-        "camshaft.model": "demo",
         "camshaft.tenant": "anonymous",
-        "camshaft.generated_tokens": 8,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "demo",
+        "gen_ai.response.model": "demo",
+        "gen_ai.usage.output_tokens": 8,
+        "gen_ai.response.finish_reasons": ["length"],
     }
     assert {key: found[key] for key in wanted} == wanted, found
-    assert found["camshaft.prompt_tokens"] == attributes("prefill")["camshaft.prompt_tokens"] > 5
+    assert found["gen_ai.usage.input_tokens"] == attributes("prefill")["camshaft.prompt_tokens"] > 5
     assert attributes("prefill")["camshaft.cached_tokens"] == 0
     assert attributes("decode")["camshaft.generated_tokens"] == 8
     assert attributes("queue")["camshaft.choice"] == 0

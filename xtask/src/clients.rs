@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::command::{Done, Failure, cargo, root, say, succeeds, target};
+use crate::command::{self, Done, Failure, cargo, root, say, succeeds, target};
 use crate::served::{self, KEYS, Served};
 use crate::{build, registries, setup};
 
@@ -17,7 +17,7 @@ enum Runs {
 }
 
 /// Suite, what runs it, and its script.
-const SUITES: [(&str, Runs, &str); 14] = [
+const SUITES: [(&str, Runs, &str); 15] = [
     ("openai-python", Runs::Python(""), "openai_client.py"),
     ("responses-python", Runs::Python(""), "responses_client.py"),
     ("anthropic-python", Runs::Python(""), "anthropic_client.py"),
@@ -30,11 +30,12 @@ const SUITES: [(&str, Runs, &str); 14] = [
     ("async-openai", Runs::Cargo, "rust"),
     ("schemathesis", Runs::Python("description"), "description_client.py"),
     ("json-schema-suite", Runs::Python("schemas"), "schemas_client.py"),
+    ("chat-templates", Runs::Python("templates"), "templates_client.py"),
     ("lm-eval", Runs::Python("lm_eval"), "scores_client.py"),
     ("routers", Runs::Python("routers"), "routers_client.py"),
 ];
 
-/// Coding agents, which need a model with a long context and a gigabyte of packages: only if it is named.
+/// Coding agents, which need a model with a long context and three gigabytes of packages: only if it is named.
 const AGENTS: (&str, Runs, &str) = ("agents", Runs::Node("agents"), "agents_client.mjs");
 
 /// What a suite found.
@@ -102,6 +103,19 @@ fn run(runs: Runs, script: &str, served: &Served) -> Result<Counts, Failure> {
             let mut command = Command::new(registries::python(&folder, &name)?);
             // What they share lies in the folder above.
             command.env("PYTHONPATH", &clients).env("PYTHONDONTWRITEBYTECODE", "1").arg(folder.join(script));
+            if name == "templates" {
+                // What it asks is not the server, but its engine of templates.
+                command::run(&mut cargo(&[
+                    "build",
+                    "--quiet",
+                    "--release",
+                    "-p",
+                    "camshaft-template",
+                    "--example",
+                    "render",
+                ]))?;
+                command.env("CAMSHAFT_RENDER", target().join("release/examples/render"));
+            }
             command
         }
         Runs::Node(name) => {

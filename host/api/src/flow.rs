@@ -37,7 +37,6 @@ pub(crate) mod recent;
 pub(crate) mod rendered;
 pub(crate) mod request;
 pub(crate) mod rows;
-pub(crate) mod samples;
 pub(crate) mod served;
 pub(crate) mod session;
 pub(crate) mod snapshot;

@@ -12,6 +12,7 @@ mod http;
 pub mod shapes;
 mod wire;
 
+pub use camshaft_template::{CompileError, STACK_BYTES as TEMPLATE_STACK_BYTES};
 pub use flow::adapters::{
     Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, WantedAdapter, is_name as is_adapter_name,
 };
@@ -29,10 +30,9 @@ pub use flow::life::{
 };
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};
-pub use flow::samples::render_samples;
 pub use flow::snapshot::PoolSnapshot;
 pub use flow::spent::Spent;
-pub use flow::template::STACK_BYTES as TEMPLATE_STACK_BYTES;
+pub use flow::template::{compile_template, render_samples};
 pub use flow::trace;
 pub use http::admin_access::AdminAccess;
 pub use http::auth::PeerCertificates;

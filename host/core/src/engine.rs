@@ -64,6 +64,8 @@ pub struct ModelInfo {
     pub infill: Option<InfillTokens>,
     /// The chat template in Jinja, if the model has one.
     pub chat_template: Option<String>,
+    /// Another one for chats with tools, if the model has one.
+    pub tool_template: Option<String>,
     /// Text of the special tokens that chat templates refer to.
     pub bos_text: String,
     pub eos_text: String,

@@ -112,6 +112,7 @@ impl FakeEngine {
             quantization: None,
             infill: None,
             chat_template: None,
+            tool_template: None,
             bos_text: String::new(),
             eos_text: String::new(),
             sha256: None,

@@ -51,6 +51,7 @@ mod step;
 mod step_times;
 pub mod tensor;
 pub mod text;
+pub mod thinking;
 pub mod threads;
 pub mod vectors;
 pub mod vocabulary;

@@ -83,6 +83,8 @@ pub const METADATA_NAME_CHARS: usize = 64;
 pub const METADATA_VALUE_CHARS: usize = 512;
 /// Tokens for thinking that a message may ask for (`thinking.budget_tokens`): at least as many as Anthropic's API takes.
 pub const THINKING_TOKENS: Range = Range { min: 1024.0, max: u32::MAX as f64 };
+/// `thinking_budget`, in tokens; -1: any number.
+pub const THINKING_BUDGET: Range = Range { min: -1.0, max: u32::MAX as f64 };
 /// Tokens for thinking from which on a model is asked for medium effort, and for high effort; with fewer, for low.
 pub const THINKING_MEDIUM: u32 = 4096;
 pub const THINKING_HIGH: u32 = 16_384;

@@ -14,6 +14,7 @@ use crate::ids::{AdapterDigest, PolicyDigest, RequestId, SessionId, TenantId, To
 use crate::policy::{Endpoint, Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
+use crate::thinking::ThinkingBudget;
 use crate::vocabulary::Vocabulary;
 
 /// Host to worker.
@@ -118,6 +119,8 @@ pub struct Ends {
     pub min_tokens: u32,
     /// How long it may take; the pool takes off what it waited. Past it, it ends with what it has, once that is a token.
     pub max_duration: Option<Duration>,
+    /// How much of it may be thinking.
+    pub thinking: Option<ThinkingBudget>,
 }
 
 impl Start {
@@ -259,8 +262,10 @@ impl From<LogprobBits> for TokenLogprob {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FinishReason {
-    /// An end token, or a stop string.
+    /// An end token, or a policy.
     Stop,
+    /// The stop string of this index.
+    StopString(u8),
     /// `max_tokens`, or the end of the context.
     Length,
     /// `max_duration` passed.

@@ -49,12 +49,14 @@ impl Output {
     pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, end, early }: TextToken<'_>) -> Released {
         let (received, emitted) = (self.text.received(), self.text.emitted());
         let pushed = match early {
-            true => Pushed { text: self.text.pass(bytes), stopped: false },
+            true => Pushed { text: self.text.pass(bytes), stopped: None },
             false => self.text.push(bytes),
         };
         let mut text = pushed.text;
-        let end = if pushed.stopped {
-            Some(End { reason: FinishReason::Stop, all_tokens: false })
+        let end = if let Some(stop) = pushed.stopped {
+            // Requests have 16 at most.
+            let reason = FinishReason::StopString(u8::try_from(stop).unwrap_or(u8::MAX));
+            Some(End { reason, all_tokens: false })
         } else {
             if end.is_some() {
                 text.push_str(&self.text.flush());

@@ -20,6 +20,7 @@ use crate::message::{
 use crate::policy::{Priority, Refusal, Rejection};
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
+use crate::thinking::ThinkingBudget;
 use crate::worker::WorkerOptions;
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -79,8 +80,17 @@ prop_compose! {
         tokens in prop::collection::vec(any::<u32>().prop_map(Token), 0..4),
         min_tokens in any::<u32>(),
         max_duration in prop::option::of(any::<u32>().prop_map(|ms| Duration::from_millis(ms.into()))),
+        thinking in prop::option::of((any::<u32>(), ".{1,8}", any::<bool>())),
     ) -> Ends {
-        Ends { tokens, min_tokens, max_duration }
+        let thinking = thinking.map(|(tokens, begin, is_open)| ThinkingBudget {
+            tokens,
+            end: begin.clone(),
+            begin,
+            close: vec![tokens],
+            is_open,
+            repeats: !is_open,
+        });
+        Ends { tokens, min_tokens, max_duration, thinking }
     }
 }
 

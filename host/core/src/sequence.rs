@@ -17,6 +17,7 @@ use crate::policy::TokenSampler;
 use crate::sampling::{EndReason, LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, RowError, Workspace};
 use crate::segments::Namespace;
 use crate::speculate::AcceptanceRate;
+use crate::thinking::{Thinking, Urge};
 use crate::vocabulary::Vocabulary;
 
 /// What drawing a token led to.
@@ -117,6 +118,8 @@ pub(crate) struct Sequence {
     scored: u32,
     /// When its time is up, as the worker counts; `None` until it knows, and without a bound.
     until: Option<Duration>,
+    /// `None`: it may think as long as it likes.
+    thinking: Option<Thinking>,
 }
 
 impl fmt::Debug for Sequence {
@@ -169,6 +172,7 @@ impl Sequence {
             },
             scored: 0,
             until: None,
+            thinking: start.ends.thinking.clone().map(Thinking::new),
             vocabulary,
             start,
         }
@@ -315,6 +319,9 @@ impl Sequence {
             let logprob = wanted.zip(log.as_ref()).map(told);
             let bytes = self.start.bytes_of(&self.vocabulary, token);
             self.row.accept(token, bytes);
+            if let Some(thinking) = &mut self.thinking {
+                thinking.accept(token, bytes);
+            }
             let total = self.start.prompt.len() as u32 + self.generated;
             let full = self.generated >= self.start.max_tokens || total >= self.context_tokens;
             let complete = match self.constraint.as_mut().map(|constraint| constraint.accept(token)) {
@@ -405,6 +412,12 @@ impl Sequence {
         if let Some(constraint) = &mut self.constraint {
             constraint.rewind(*index);
         }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.restart();
+            for token in &self.tokens[self.start.prompt.len()..] {
+                thinking.accept(*token, self.start.bytes_of(&self.vocabulary, *token));
+            }
+        }
         // What comes after it comes after another text from now on.
         self.bans.retain(|ban| ban.at <= at);
         match self.bans.last_mut().filter(|ban| ban.at == at) {
@@ -452,12 +465,20 @@ impl Sequence {
         loaded.map_err(|_| WorkerError::InvalidLogits)?;
         let banned = banned_at(&self.bans, self.generated);
         let allows = |token: Token| mask.as_ref().is_none_or(|mask| mask.allows(token));
+        let engine = |error: RowError| WorkerError::Engine(error.to_string());
+        if let Some(thinking) = &self.thinking {
+            match thinking.urge() {
+                // Once the first is drawn, the others are forced already.
+                Urge::Close if !self.row.is_forced() => self.row.force(thinking.close()).map_err(engine)?,
+                Urge::Likelier(bias) => self.row.bias(&thinking.close()[..1], &[bias]).map_err(engine)?,
+                Urge::Close | Urge::Nothing => {}
+            }
+        }
         match self.row.take_forced() {
             Some(token) if allows(token) => return Ok(Next::Token(token)),
             Some(_) => self.row.drop_forced(),
             None => {}
         }
-        let engine = |error: RowError| WorkerError::Engine(error.to_string());
         let early = if self.generated < self.start.ends.min_tokens { &self.early[..] } else { &[] };
         for ids in [&self.ignored[..], early, banned].into_iter().filter(|ids| !ids.is_empty()) {
             self.row.ban(ids).map_err(engine)?;

@@ -16,8 +16,8 @@ pub struct TextStream {
 pub struct Pushed {
     /// Text that no later token can change.
     pub text: CompactString,
-    /// The bytes completed a stop string: the generation ends here.
-    pub stopped: bool,
+    /// The bytes completed the stop string of this index: the generation ends here.
+    pub stopped: Option<usize>,
 }
 
 impl TextStream {
@@ -39,12 +39,12 @@ impl TextStream {
     pub fn push(&mut self, bytes: &[u8]) -> Pushed {
         self.received += bytes.len();
         self.held.extend_from_slice(bytes);
-        if let Some(at) = self.first_stop() {
+        if let Some((at, stop)) = self.first_stop() {
             self.held.truncate(at);
-            return Pushed { text: self.flush(), stopped: true };
+            return Pushed { text: self.flush(), stopped: Some(stop) };
         }
         let safe = self.held.len() - self.partial_stop_len();
-        Pushed { text: self.emit(safe, false), stopped: false }
+        Pushed { text: self.emit(safe, false), stopped: None }
     }
 
     /// As [`TextStream::push`] without stop strings: one that these bytes complete or begin does not count.
@@ -64,8 +64,10 @@ impl TextStream {
         (self.received, self.emitted, self.held) = (received, emitted, held);
     }
 
-    fn first_stop(&self) -> Option<usize> {
-        self.stops.iter().filter_map(|stop| self.held.windows(stop.len()).position(|window| window == stop)).min()
+    /// Where the first stop string begins, and which it is.
+    fn first_stop(&self) -> Option<(usize, usize)> {
+        let place = |stop: &Vec<u8>| self.held.windows(stop.len()).position(|window| window == stop);
+        self.stops.iter().enumerate().filter_map(|(index, stop)| Some((place(stop)?, index))).min()
     }
 
     /// Length of the longest suffix of `held` that is a proper prefix of a stop string.
@@ -130,7 +132,7 @@ mod tests {
         for piece in pieces {
             let pushed = stream.push(piece);
             out.push(pushed.text);
-            if pushed.stopped {
+            if pushed.stopped.is_some() {
                 ended = true;
                 break;
             }
@@ -160,8 +162,8 @@ mod tests {
     fn bytes_that_are_passed_neither_complete_nor_begin_a_stop_string() {
         let mut stream = TextStream::new(&["END".to_owned()]);
         assert_eq!(stream.pass(b"END E\xc3"), "END E");
-        assert_eq!(stream.push(b"\xa4ND"), Pushed { text: "\u{e4}ND".into(), stopped: false });
-        assert_eq!(stream.push(b" END"), Pushed { text: " ".into(), stopped: true });
+        assert_eq!(stream.push(b"\xa4ND"), Pushed { text: "\u{e4}ND".into(), stopped: None });
+        assert_eq!(stream.push(b" END"), Pushed { text: " ".into(), stopped: Some(0) });
     }
 
     proptest! {
@@ -179,7 +181,7 @@ mod tests {
                 let (piece, tail) = rest.split_at(cut.min(rest.len()));
                 let pushed = stream.push(piece);
                 out.push_str(&pushed.text);
-                stopped = pushed.stopped;
+                stopped = pushed.stopped.is_some();
                 rest = tail;
             }
             if !stopped {

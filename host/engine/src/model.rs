@@ -117,10 +117,11 @@ impl Model {
         String::from_utf8(room).ok()
     }
 
-    /// `None` if there is none, or it is not UTF-8.
-    pub(crate) fn chat_template(&self) -> Option<String> {
-        // SAFETY: without a name it is the default template.
-        let template = unsafe { sys::llama_model_chat_template(self.raw(), std::ptr::null()) };
+    /// The template of this name, or the default one. `None` if there is none, or it is not UTF-8.
+    pub(crate) fn chat_template(&self, name: Option<&CStr>) -> Option<String> {
+        // SAFETY: a name ends with a zero; without one it is the default template.
+        let template =
+            unsafe { sys::llama_model_chat_template(self.raw(), name.map_or(std::ptr::null(), CStr::as_ptr)) };
         if template.is_null() {
             return None;
         }

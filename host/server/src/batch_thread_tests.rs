@@ -58,6 +58,7 @@ fn job(tenant: &str, inputs: &[&[u32]]) -> Job {
         weight: 1.0,
         queue_share: None,
         deadline: None,
+        span: tracing::Span::none(),
     }
 }
 

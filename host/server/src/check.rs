@@ -147,6 +147,7 @@ fn models(config: &Config, report: &mut Report) {
                 report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
                 if weights.is_generating() {
                     report.line(&family(weights));
+                    template(weights, report);
                 }
                 disk(weights, &plan, report);
             }
@@ -164,10 +165,22 @@ fn models(config: &Config, report: &mut Report) {
     sized.cuts().iter().for_each(|cut| report.line(cut));
 }
 
+/// Checks whether a model's chat template compiles.
+fn template(weights: &Weights, report: &mut Report) {
+    let Some(info) = weights.loaded.text_info() else { return };
+    if let Err(error) = camshaft_api::compile_template(&info) {
+        let config = weights.config();
+        let error = ServerError::model(&config.id, &config.origins, "chat-template", error);
+        report.line(&format!("{error}"));
+        report.fail(error);
+    }
+}
+
 /// In whose notation a model writes tool calls and thinking.
 fn family(weights: &Weights) -> String {
-    let config = weights.config();
-    let (named, template) = (config.family.map(|FamilyKey(family)| family), weights.loaded.chat_template());
+    let (config, info) = (weights.config(), weights.loaded.text_info());
+    let named = config.family.map(|FamilyKey(family)| family);
+    let template = info.as_ref().and_then(|info| info.chat_template.as_deref());
     let Chosen { family, contradicted } = Chosen::new(named, template);
     let line = format!("model {}: tool calls and thinking as of family {}", config.id, family.name);
     match contradicted {

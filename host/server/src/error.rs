@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use camshaft_api::{NotAdded, StartError};
+use camshaft_api::{CompileError, NotAdded, StartError};
 use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
@@ -161,6 +161,10 @@ pub(crate) enum ModelProblem {
     Adapter(NotAdded),
     #[error("cannot be pulled: {0}")]
     Pull(#[from] RegistryError),
+    #[error("chat-template: {0}")]
+    Template(#[from] FileError),
+    #[error("its chat template does not compile, so it answers no chats: {0:#}")]
+    Jinja(#[from] CompileError),
     #[error("draft-model {}: {source}", path.display())]
     Draft { path: PathBuf, source: DraftProblem },
 }
@@ -263,6 +267,7 @@ impl BadModel {
             // The machine's fault, and not the file's.
             ModelProblem::Killed { .. } => 70,
             ModelProblem::Pull(error) => of_registry(error),
+            ModelProblem::Template(_) => 66,
             _ => 65,
         }
     }

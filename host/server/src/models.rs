@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
+use camshaft_policy::FileError;
 use camshaft_tensor::TensorModel;
 
 use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
@@ -13,6 +14,9 @@ use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::probe::{self, Tried};
 use crate::progress::{LoadBar, ProgressSink};
 use crate::{gpu_trial, tensors};
+
+/// Bound of a file with a chat template.
+const TEMPLATE_BYTES: u64 = 1 << 20;
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
@@ -80,7 +84,10 @@ pub(crate) fn load_tensors(
 /// The settings that only embedding models have, with their values where something is asked for.
 fn of_embedders(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     let dimensions = &config.dimensions;
-    vec![("dimensions", (!dimensions.is_empty()).then(|| format!("{dimensions:?}")))]
+    vec![
+        ("dimensions", (!dimensions.is_empty()).then(|| format!("{dimensions:?}"))),
+        ("embed-token-ids", config.embed_token_ids.then(|| "true".to_owned())),
+    ]
 }
 
 /// The same, of models that generate.
@@ -101,6 +108,7 @@ fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
         ("kv-on-gpu", (!config.kv_on_gpu).then(|| config.kv_on_gpu.to_string())),
         ("step-target", (config.step_target != usual.step_target).then(|| config.step_target.to_string())),
         ("draft-model", shown(&config.draft_model)),
+        ("chat-template", shown(&config.chat_template)),
         ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
     ]
 }
@@ -168,6 +176,19 @@ pub(crate) fn load(
         }
         ModelSource::Remote(source) => Err(not_pulled(&source)),
     }
+}
+
+/// The chat template that the configuration names.
+pub(crate) fn chat_template(config: &ModelConfig) -> Result<Option<String>, ServerError> {
+    let bad = |problem: FileError| ServerError::model(&config.id, &config.origins, "chat-template", problem);
+    let read = |path: &PathBuf| {
+        let bytes = camshaft_policy::read_whole(path, TEMPLATE_BYTES).map_err(bad)?;
+        String::from_utf8(bytes).map_err(|error| {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+            bad(FileError::Unreadable { path: path.clone(), source })
+        })
+    };
+    config.chat_template.as_ref().map(read).transpose()
 }
 
 /// Loads the weights of a model that was loaded before, to another place.

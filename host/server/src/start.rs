@@ -12,7 +12,7 @@ use camshaft_api::{
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, ModelKind};
+use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::grammar::{GrammarStore, MaskThread};
 use camshaft_core::ids::WorkerId;
@@ -21,6 +21,7 @@ use camshaft_core::pool::Pool;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
+use camshaft_engine::LoadedModel;
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
@@ -121,7 +122,7 @@ impl Starter {
                     let standby = Standby::new(&model.loaded, number, &self.promised);
                     move || standby.make(&loaded, &sizes, weights::embedder)
                 };
-                let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
+                let text = TextModel { info: info(model, loaded), tokenizer: loaded.tokenizer() };
                 self.start_embedder(model, text, beginning, make)
             }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
@@ -139,7 +140,7 @@ impl Starter {
                         Ok((engine, Parts { cache: plan.open(&owner), speculation }))
                     }
                 };
-                let text = TextModel { info: loaded.info().clone(), tokenizer: loaded.tokenizer() };
+                let text = TextModel { info: info(model, loaded), tokenizer: loaded.tokenizer() };
                 let (config, model_of) = (config.clone(), loaded.clone());
                 let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
@@ -298,6 +299,7 @@ impl Starter {
             input_tokens,
             dimensions,
             shorter_dimensions: config.dimensions.clone(),
+            takes_ids: config.embed_token_ids,
         });
         Ok(beginning.model(config, backend))
     }
@@ -369,6 +371,10 @@ impl Beginning {
         let health = self.health.clone();
         Model { id: config.id.clone(), naming: config.naming(), health, created: now(), backend }
     }
+}
+
+fn info(model: &Weights, loaded: &LoadedModel) -> ModelInfo {
+    model.loaded.text_info().unwrap_or_else(|| loaded.info().clone())
 }
 
 fn fake_text(kind: ModelKind) -> TextModel {

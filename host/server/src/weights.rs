@@ -41,6 +41,8 @@ pub(crate) enum Engines {
 pub(crate) struct Loaded {
     pub(crate) config: ModelConfig,
     pub(crate) source: WeightsSource,
+    /// The chat template of the configuration.
+    pub(crate) template: Option<String>,
     /// More layers do not work on devices.
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
@@ -106,7 +108,8 @@ impl Engines {
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false, held: None })
+        let template = models::chat_template(config)?;
+        Ok(Loaded { config: config.clone(), source, template, most_layers: None, lost_flash: false, held: None })
     }
 }
 
@@ -238,12 +241,14 @@ impl Loaded {
         }
     }
 
-    /// The chat template in its file.
-    pub(crate) fn chat_template(&self) -> Option<&str> {
-        match &self.source {
-            WeightsSource::Llama { model, .. } => model.info().chat_template.as_deref(),
-            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => None,
-        }
+    /// What is known of a model that reads texts, with the chat template of the configuration.
+    pub(crate) fn text_info(&self) -> Option<ModelInfo> {
+        let WeightsSource::Llama { model, .. } = &self.source else { return None };
+        let info = model.info().clone();
+        Some(match &self.template {
+            Some(template) => ModelInfo { chat_template: Some(template.clone()), tool_template: None, ..info },
+            None => info,
+        })
     }
 
     /// Its name, as its file has it, and how many parameters it has.

@@ -18,7 +18,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::{FinishReason, TokenLogprob};
 use futures_util::{FutureExt, stream};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tokio::time::timeout;
 
 use crate::flow::budget::{self, Share};
@@ -74,22 +74,40 @@ impl AnswerDelta {
 }
 
 /// Why a choice ended, as OpenAI's `finish_reason` says it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finish {
     Stop,
+    /// The stop string of this index.
+    StopString(u8),
     Length,
     /// The time that the request allowed; OpenAI's shapes have no word for it.
-    #[serde(rename = "length")]
     Expired,
     ContentFilter,
     ToolCalls,
+}
+
+impl Serialize for Finish {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl Finish {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop | Self::StopString(_) => "stop",
+            Self::Length | Self::Expired => "length",
+            Self::ContentFilter => "content_filter",
+            Self::ToolCalls => "tool_calls",
+        }
+    }
 }
 
 impl From<FinishReason> for Finish {
     fn from(reason: FinishReason) -> Self {
         match reason {
             FinishReason::Stop => Self::Stop,
+            FinishReason::StopString(stop) => Self::StopString(stop),
             FinishReason::Filtered => Self::ContentFilter,
             FinishReason::Expired => Self::Expired,
             // `RunningChoices` turns a cancelled generation into an error.
@@ -194,6 +212,7 @@ impl AnswerStream {
             }
             ChoiceEvent::Finished(reason) => {
                 let (parts, finish) = (parser.finish(), parser.finish_reason(reason.into()));
+                self.running.exchange().note_finish(finish.as_str());
                 if parts.is_empty() {
                     return AnswerEvent::Finished(finish);
                 }

@@ -68,8 +68,6 @@ pub struct ApiOptions {
 /// Why an [`Api`] could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the chat template of model {model} does not compile: {source}")]
-    ChatTemplate { model: String, source: minijinja::Error },
     #[error("a metric could not be registered: {0}")]
     Metric(#[from] prometheus::Error),
     #[error("two models are named {0}")]
@@ -110,7 +108,7 @@ impl Api {
     /// Compiles the models' chat templates and registers the metrics.
     ///
     /// # Errors
-    /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
+    /// Two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
         let ApiOptions { models, policies, registry, limits, readiness, quotas, control, .. } = options;
         let ApiOptions { vllm_aliases, operators, kernels, life, .. } = options;
@@ -140,7 +138,7 @@ impl Api {
         });
         for model in models {
             let id = model.id.clone();
-            if api.publish(model)?.is_some() {
+            if api.publish(model).is_some() {
                 return Err(StartError::DuplicateModel(id));
             }
         }
@@ -165,18 +163,15 @@ impl Api {
     }
 
     /// Serves a model from now on, in the place of what had its id.
-    ///
-    /// # Errors
-    /// Its chat template does not compile: nothing changes.
-    pub fn publish(&self, model: Model) -> Result<Option<Replaced>, StartError> {
+    pub fn publish(&self, model: Model) -> Option<Replaced> {
         let (id, health) = (model.id.clone(), model.health.clone());
         // Make the model's series now, so that they start at zero.
         self.metrics.of_model(&id);
         let naming = model.naming.clone();
-        let served = Served::new(model).map_err(|source| StartError::ChatTemplate { model: id.clone(), source })?;
-        let before = self.change(|catalog| catalog.put(Entry { naming, held: Held::Served(served) }));
+        let held = Held::Served(Served::new(model));
+        let before = self.change(|catalog| catalog.put(Entry { naming, held }));
         self.readiness.set_model(&id, health);
-        Ok(before.map(Replaced))
+        before.map(Replaced)
     }
 
     /// Says that a model is configured and not in memory. Returns what was served in its place.

@@ -157,6 +157,8 @@ pub struct EmbedBackend {
     pub dimensions: u32,
     /// Shorter lengths that the model was trained for, too.
     pub shorter_dimensions: Vec<u32>,
+    /// Inputs may be token ids, which mean other words in other vocabularies.
+    pub takes_ids: bool,
 }
 
 /// A tensor model.

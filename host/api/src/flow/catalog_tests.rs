@@ -33,7 +33,7 @@ fn served(naming: Naming, accepts: bool) -> Entry {
         accepts,
     });
     let model = Model { id: naming.id(), naming: naming.clone(), health, created: 7, backend };
-    Entry { naming, held: Held::Served(Served::new(model).unwrap()) }
+    Entry { naming, held: Held::Served(Served::new(model)) }
 }
 
 fn absent(naming: Naming, absence: Absence) -> Entry {

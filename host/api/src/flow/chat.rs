@@ -2,6 +2,7 @@
 use std::borrow::Cow;
 
 use camshaft_core::family::description::ThinkingState;
+use camshaft_template::Conversation;
 use serde_json::{Map, Value};
 
 use crate::flow::constrain;
@@ -11,7 +12,7 @@ use crate::flow::prompt::{self, Rendered};
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::wire::error::RequestError;
 use crate::wire::format;
-use crate::wire::messages::{self, Conversation, Ending};
+use crate::wire::messages::{self, Ending};
 use crate::wire::tools::WantedTools;
 use crate::wire::types::chat::ChatRequest;
 use crate::wire::types::values::Whole;
@@ -38,7 +39,9 @@ pub(crate) fn read(context: ReadContext<'_>, request: &ChatRequest) -> Result<Ge
             served.notation()?.thinking_after(&rendered, held)
         }
     };
-    let form = constrain::chat(context, (&tools, format), thinking)?;
+    let mut form = constrain::chat(context, (&tools, format), thinking)?;
+    form.thinking_budget =
+        request.thinking_tokens().and_then(|tokens| served.notation().ok()?.budget(tokens, thinking));
     let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
     let top = request.top_logprobs.map_or(0, Whole::get);
     let logprobs = request.logprobs.unwrap_or(false).then_some(top);
@@ -78,10 +81,11 @@ pub(crate) fn render(context: ReadContext<'_>, request: &ChatRequest, most: u32)
     let ending = Ending::read(request, &messages)?;
     let variables = variables(request);
     context.check()?;
-    let (template, written) = (served.template()?, served.notation()?.written(messages, &tools));
-    let conversation =
-        Conversation { messages: &written.messages, tools: &written.tools, variables: &variables, ending };
-    let rendered = prompt::render(served.text()?, template, conversation, most, context.reading)?;
+    let (template, family) = (served.template()?, served.notation()?.family);
+    let written = template.template.write(messages, &tools.shown, &tools.tools, family);
+    let chat = Conversation { messages: &written.messages, tools: &written.tools, variables: &variables };
+    let render = |chat: Conversation<'_>| template.render(written.has_tools, chat, context.reading);
+    let rendered = prompt::render(served.text()?, (chat, ending), most, context.reading, &render)?;
     Ok(ChatPrompt { rendered, tools, ending })
 }
 

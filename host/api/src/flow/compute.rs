@@ -82,6 +82,7 @@ async fn wait<I: Input, O>(
         weight: principal.weight,
         queue_share: principal.quotas.queue_share,
         deadline,
+        span: incoming.exchange.span().clone(),
     };
     let mut ticket = jobs.submit(job).map_err(|not_taken| match not_taken {
         NotTaken::Full => FlowError::Worker(WorkerError::QueueFull),

@@ -67,6 +67,7 @@ pub(crate) fn chat(
         parts: family.parses(&tools_in_force).then_some(Parts { family, tools: tools_in_force, form, thinking }),
         shown: notation.shown.clone(),
         stops: if calls { notation.stops.clone() } else { Vec::new() },
+        thinking_budget: None,
     })
 }
 

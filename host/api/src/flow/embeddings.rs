@@ -60,6 +60,11 @@ impl OverTexts for EmbeddingRequest {
         let kept = kept_tokens(self.truncate_prompt_tokens, embedder.input_tokens);
         let one = |(path, input): (String, OneInput<'_>)| match input {
             OneInput::Text(text) => vectors::tokens_of(context, &path, text, kept),
+            OneInput::Tokens(..) if !embedder.takes_ids => {
+                let why = "token ids are not taken, because clients send those of other vocabularies, where they are other words: \
+                           send texts (LangChain: check_embedding_ctx_length=False), or set embed-token-ids of the model";
+                Err(FlowError::field(path.clone(), format!("{path}: {why}")))
+            }
             OneInput::Tokens(ids, _) => {
                 vectors::check(context, &path, settings::tokens(ids, &path, vocabulary.size())?, kept)
             }

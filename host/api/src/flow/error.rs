@@ -48,7 +48,9 @@ pub(crate) enum FlowError {
     #[error("{param} has {tokens} tokens, this model takes at most {max}")]
     InputLength { tokens: TokenCount, max: u32, param: String },
     #[error("the model's chat template cannot render these messages: {0}")]
-    Template(#[source] minijinja::Error),
+    Template(#[source] camshaft_template::CompileError),
+    #[error("the chat template of model {0:?} does not compile: it answers no chats, only completions")]
+    NoTemplate(String),
     #[error("rendering a chat with the model's chat template takes too long")]
     TemplateStopped,
     #[error("there is no memory for the stack on which a chat is rendered")]
@@ -225,6 +227,7 @@ impl FlowError {
                 Answer::invalid(text()).code("context_length_exceeded").param(param.clone())
             }
             Self::Template(_) => Answer::invalid(text()).param("messages".to_owned()),
+            Self::NoTemplate(_) => Answer::unavailable("chat_template_invalid", text(), 1).retry(Retry::Never),
             Self::TemplateStopped => Answer::unavailable("chat_template_stopped", text(), 1).retry(Retry::Never),
             Self::ValidatorRefused(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
             Self::ValidatorFault(fault) if fault.kind == FaultKind::Exhausted => exhausted(),

@@ -11,6 +11,7 @@ use tracing::{Level, Span};
 
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::readiness::InFlight;
+use crate::flow::trace::{self, Outcome};
 use crate::wire::answer::ErrorNote;
 use crate::wire::echo::Shown;
 
@@ -39,6 +40,10 @@ pub(crate) struct Exchange {
     /// The name of the caller's key, or of the caller.
     caller: OnceLock<String>,
     model: OnceLock<String>,
+    /// The model, as the client called it.
+    asked: OnceLock<String>,
+    /// How its choices ended.
+    finish_reasons: Mutex<Vec<&'static str>>,
     /// A hash of the end user that the client names.
     user: OnceLock<String>,
     session: OnceLock<String>,
@@ -86,6 +91,8 @@ impl Exchange {
             tenant: OnceLock::new(),
             caller: OnceLock::new(),
             model: OnceLock::new(),
+            asked: OnceLock::new(),
+            finish_reasons: Mutex::default(),
             user: OnceLock::new(),
             session: OnceLock::new(),
             error: OnceLock::new(),
@@ -126,6 +133,16 @@ impl Exchange {
     /// `model` must be a served model, not just a name from the client.
     pub(crate) fn set_model(&self, model: &str) {
         let _ = self.model.set(model.to_owned());
+    }
+
+    /// The name that led to the model.
+    pub(crate) fn set_asked(&self, name: &str) {
+        let _ = self.asked.set(name.to_owned());
+    }
+
+    /// A choice has ended.
+    pub(crate) fn note_finish(&self, reason: &'static str) {
+        self.finish_reasons.lock().unwrap_or_else(PoisonError::into_inner).push(reason);
     }
 
     /// The end user whom the client names. Only a hash is kept, which differs for each tenant.
@@ -260,12 +277,18 @@ impl Drop for Exchange {
         let endpoint = self.head.endpoint.as_str();
         self.metrics.requests.with_label_values(&[endpoint, &status.to_string()]).inc();
         self.metrics.request_duration.with_label_values(&[endpoint]).observe(elapsed.as_secs_f64());
-        let text = |cell: &OnceLock<String>| cell.get().cloned().unwrap_or_default();
-        self.span.record("http.response.status_code", i64::from(status));
-        self.span.record("camshaft.tenant", text(&self.tenant));
-        self.span.record("camshaft.model", text(&self.model));
-        self.span.record("camshaft.prompt_tokens", self.prompt_tokens.load(Ordering::Relaxed) as i64);
-        self.span.record("camshaft.generated_tokens", self.generated_tokens.load(Ordering::Relaxed) as i64);
+        let finish_reasons = self.finish_reasons.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let outcome = Outcome {
+            status,
+            error: self.error.get().map(String::as_str),
+            tenant: self.tenant.get().map(String::as_str),
+            asked: self.asked.get().map(String::as_str),
+            model: self.model.get().map(String::as_str),
+            prompt_tokens: self.prompt_tokens.load(Ordering::Relaxed),
+            generated_tokens: self.generated_tokens.load(Ordering::Relaxed),
+            finish_reasons: std::mem::take(finish_reasons),
+        };
+        trace::ended(&self.span, outcome);
         self.log(status, elapsed);
     }
 }

@@ -7,6 +7,7 @@ use camshaft_core::family::tools::Tools;
 use camshaft_core::grammar::{Grammar, InUse};
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
+use camshaft_core::thinking::ThinkingBudget;
 
 /// Estimated copies of a grammar's text, and of its tools' schemas, in memory.
 const COPIES: usize = 4;
@@ -22,6 +23,8 @@ pub(crate) struct AnswerForm {
     pub(crate) shown: Arc<[ShownToken]>,
     /// Tokens that end it, besides the model's.
     pub(crate) stops: Vec<Token>,
+    /// How much of it may be thinking.
+    pub(crate) thinking_budget: Option<ThinkingBudget>,
 }
 
 /// A grammar that is compiled as long as the request lives, so that its worker need not.

@@ -158,6 +158,10 @@ impl RunningChoices {
         }
     }
 
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
     /// The token counts; complete once all choices have finished.
     pub(crate) fn totals(&self) -> Totals {
         let sum = |of: fn(&Usage) -> u32| self.choices.iter().map(|choice| u64::from(of(&choice.usage))).sum();
@@ -327,6 +331,7 @@ impl Starting<'_> {
                 tokens: extent.stop_tokens.iter().chain(&request.form.stops).copied().collect(),
                 min_tokens: extent.min_tokens,
                 max_duration: extent.max_duration.map(|most| most.saturating_sub(so_far)),
+                thinking: request.form.thinking_budget.clone(),
             },
             score_prompt: request.scores_prompts,
             logprobs: request.told_logprobs(),

@@ -13,8 +13,8 @@ use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
-use crate::flow::reading;
 use crate::flow::waiting::{self, within};
+use crate::flow::{reading, trace};
 use crate::wire::read::{self, Body, Fields};
 use crate::wire::settings;
 use crate::wire::types::values::Whole;
@@ -132,7 +132,9 @@ impl Incoming {
         let limits = self.api.limits();
         let from_header = settings::timeout_header(&self.headers, limits.max_timeout)?;
         let timeout = settings::timeout(timeout, limits.max_timeout)?.or(from_header);
-        self.target_by(|| self.api.model_of(wish, &self.caller), timeout, bytes).await
+        let target = self.target_by(|| self.api.model_of(wish, &self.caller), timeout, bytes).await?;
+        wish.name.iter().for_each(|name| self.exchange.set_asked(name));
+        Ok(target)
     }
 
     /// As [`Incoming::target`], of the model that `find` finds.
@@ -180,6 +182,7 @@ impl Incoming {
             let found = found.clone();
             move |reading: &reading::Reading| read(ReadContext { api: &api, caller: &caller, found: &found, reading })
         };
+        let _span = (bytes > INLINE_BYTES).then(|| trace::tokenize(self.exchange.span()));
         let (read, share) = within(target.deadline, reading::run(permit, share, bytes, read)).await??;
         self.share = share;
         Ok(read)

@@ -13,8 +13,10 @@ use camshaft_core::pool::Watermarks;
 use camshaft_core::tensor::{Predicted, Rows};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
+use tracing::Span;
 
 use crate::flow::snapshot::PoolSnapshot;
+use crate::flow::trace;
 
 /// Inputs of one request.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Job<I> {
     pub queue_share: Option<f64>,
     /// Latest moment of the answer.
     pub deadline: Option<Instant>,
+    /// Of the request.
+    pub span: Span,
 }
 
 /// Texts that an embedder computes, and its vectors.
@@ -50,13 +54,24 @@ struct Pending<O> {
     outputs: Vec<Option<O>>,
     /// Who waits for them; taken when it is answered.
     reply: Option<oneshot::Sender<Outputs<O>>>,
+    /// The span of its stage, and that of the request until it is computed.
+    stage: (Span, Option<Span>),
 }
 
 impl<O> PendingJob<O> {
-    fn new(inputs: usize) -> (Arc<Self>, oneshot::Receiver<Outputs<O>>) {
+    fn new(inputs: usize, span: Span) -> (Arc<Self>, oneshot::Receiver<Outputs<O>>) {
         let (reply, answer) = oneshot::channel();
         let outputs = std::iter::repeat_with(|| None).take(inputs).collect();
-        (Arc::new(Self(Mutex::new(Pending { outputs, reply: Some(reply) }))), answer)
+        let stage = (trace::queue(&span), Some(span));
+        (Arc::new(Self(Mutex::new(Pending { outputs, reply: Some(reply), stage }))), answer)
+    }
+
+    /// Some of its inputs are computed now.
+    fn begin(&self) {
+        let mut pending = self.pending();
+        if let Some(span) = pending.stage.1.take() {
+            pending.stage.0 = trace::compute(&span);
+        }
     }
 
     pub fn fail(&self, error: WorkerError) {
@@ -73,6 +88,7 @@ impl<O> PendingJob<O> {
         if pending.outputs.iter().all(Option::is_some)
             && let Some(reply) = pending.reply.take()
         {
+            pending.stage = (Span::none(), None);
             let _ = reply.send(Ok(pending.outputs.iter_mut().filter_map(Option::take).collect()));
         }
     }
@@ -169,8 +185,8 @@ impl<I: Input, O> Jobs<I, O> {
     /// # Errors
     /// Says why not.
     pub fn submit(&self, job: Job<I>) -> Result<Ticket<I, O>, NotTaken> {
-        let Job { inputs, tenant, priority, weight, queue_share, deadline } = job;
-        let (owner, answer) = PendingJob::new(inputs.len());
+        let Job { inputs, tenant, priority, weight, queue_share, deadline, span } = job;
+        let (owner, answer) = PendingJob::new(inputs.len(), span);
         let since = |at: Instant| at.saturating_duration_since(self.shared.begun);
         // From now on it waits for others. Until now it may have waited for its own body.
         let (arrived, deadline) = (since(Instant::now()), deadline.map(since));
@@ -260,6 +276,7 @@ impl<I: Input, O> Work<I, O> {
             // Whoever reads the one that waits sees these, too.
             let _ = self.more.0.try_send(());
         }
+        batch.iter().for_each(|input| input.owner.begin());
         batch
     }
 
@@ -302,6 +319,7 @@ mod tests {
             weight: 1.0,
             queue_share: None,
             deadline: None,
+            span: Span::none(),
         }
     }
 

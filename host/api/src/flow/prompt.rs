@@ -3,13 +3,13 @@ use std::borrow::Cow;
 
 use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
+use camshaft_template::{Conversation, Message};
 use serde_json::Value;
 
 use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
 use crate::flow::reading::Reading;
-use crate::flow::template::ChatTemplate;
-use crate::wire::messages::{Conversation, Ending, Message};
+use crate::wire::messages::Ending;
 
 /// Private-use characters around a marker's number. Templates do not change their case or split at them.
 const OPEN: char = '\u{F8F0}';
@@ -46,15 +46,15 @@ pub(crate) struct Rendered {
 /// texts, and tokenizes the texts apart, as plain text.
 ///
 /// # Errors
-/// 400 as [`ChatTemplate::render`], and for template variables that spell a control token.
+/// Those of `template`, and 400 for template variables that spell a control token.
 pub(crate) fn render(
     model: &TextModel,
-    template: &ChatTemplate,
-    conversation: Conversation<'_>,
+    (conversation, ending): (Conversation<'_>, Ending),
     most: u32,
     reading: &Reading,
+    template: &dyn Fn(Conversation<'_>) -> Result<String, FlowError>,
 ) -> Result<Rendered, FlowError> {
-    let Conversation { messages, tools, variables: kwargs, ending } = conversation;
+    let Conversation { messages, tools, variables: kwargs } = conversation;
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
@@ -70,22 +70,20 @@ pub(crate) fn render(
     if ending == Ending::Open
         && let Some(last) = marked.to_mut().last_mut()
     {
-        last.content.push_str(&open_end);
+        last.content.get_or_insert_default().push_str(&open_end);
     }
     let (messages, kwargs) = (&*marked, &*without_next);
-    let mut written: String = messages.iter().map(|message| message.content.trim()).collect();
+    let mut written: String = messages.iter().map(|message| message.text().trim()).collect();
     messages.iter().for_each(|message| collect_other_texts(message, &mut written));
     tools.iter().for_each(|tool| collect_text("", tool, &mut written));
     let mut pieces;
     let rendered;
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages, tools, &|text| tokenizer.cuts(text));
-        let marked = Conversation { messages: &markers.messages, tools: &markers.tools, variables: kwargs, ending };
-        rendered = template.render(marked, reading)?;
+        rendered = template(Conversation { messages: &markers.messages, tools: &markers.tools, variables: kwargs })?;
         pieces = markers.split(&rendered, messages);
     } else {
-        let conversation = Conversation { messages, tools, variables: kwargs, ending };
-        rendered = template.render(conversation, reading)?;
+        rendered = template(Conversation { messages, tools, variables: kwargs })?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
     if ending == Ending::Open {
@@ -181,13 +179,14 @@ impl Markers {
         let nonce = rand::random();
         let cut = Cut { marker: format!("{OPEN}{nonce}-{CLOSE}"), cuts };
         let mark = |(i, message): (usize, &Message)| {
-            let text = &message.content;
+            let text = message.text();
             // Keep white space at the ends, so that a template that trims treats the marker like the text.
             let end = text.trim_end().len();
             let start = end - text[..end].trim_start().len();
             let marker = if start == end { String::new() } else { format!("{OPEN}{nonce}-{i}{CLOSE}") };
-            let mut message =
-                Message { content: format!("{}{marker}{}", &text[..start], &text[end..]), ..message.clone() };
+            let marked = format!("{}{marker}{}", &text[..start], &text[end..]);
+            let content = message.content.is_some().then_some(marked);
+            let mut message = Message { content, ..message.clone() };
             cut.message(&mut message);
             message
         };
@@ -208,7 +207,7 @@ impl Markers {
                 pieces.push(PromptPart::Template(&rest[..at]));
             }
             let message = number.parse::<usize>().ok().and_then(|i| messages.get(i));
-            pieces.extend(message.map(|message| PromptPart::Content(message.content.trim())));
+            pieces.extend(message.map(|message| PromptPart::Content(message.text().trim())));
             rest = tail;
         }
         if !rest.is_empty() {
@@ -272,3 +271,6 @@ impl Cut<'_> {
         *text = cut;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,13 +11,13 @@ use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PoolMe
 use crate::flow::error::FlowError;
 use crate::flow::notation::Notation;
 use crate::flow::read_permits::ReadPermits;
-use crate::flow::template::ChatTemplate;
+use crate::flow::template::ModelTemplate;
 
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) model: Model,
-    /// Of a model that reads texts.
-    template: Option<ChatTemplate>,
+    /// Of a model that reads texts. `None`, too, if it does not compile.
+    template: Option<ModelTemplate>,
     /// Of a model that generates.
     notation: Option<Notation>,
     /// `system_fingerprint`: changes with the weights and the server's version.
@@ -28,13 +28,16 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Compiles the model's chat template.
-    ///
-    /// # Errors
-    /// It does not compile.
-    pub(crate) fn new(model: Model) -> Result<Arc<Self>, minijinja::Error> {
+    /// Compiles the model's chat template, and finds out what it takes.
+    pub(crate) fn new(model: Model) -> Arc<Self> {
         let info = model.text().map(|text| &text.info);
-        let template = info.map(|info| ChatTemplate::compile(&model.id, info)).transpose()?;
+        let compile = |info| {
+            let compiled = ModelTemplate::compile(&model.id, info);
+            let tell =
+                |error| tracing::error!(model = model.id, %error, "the chat template does not compile: no chats");
+            compiled.map_err(tell).ok()
+        };
+        let template = info.and_then(compile);
         if model.kind() == ModelKind::Generate && info.is_some_and(|info| info.chat_template.is_none()) {
             tracing::info!(
                 model = model.id,
@@ -48,14 +51,18 @@ impl Served {
         let weights = digest.and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
         let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
         let notation = match &model.backend {
-            Backend::Generate(generator) => Some(Notation::new(generator.family, &generator.text)),
+            Backend::Generate(generator) => {
+                let nine_letter_ids =
+                    template.as_ref().is_some_and(|of| of.template.capabilities(true).nine_letter_ids);
+                Some(Notation::new(generator.family, &generator.text, nine_letter_ids))
+            }
             _ => None,
         };
         if let Some(notation) = &notation {
             notation.tell(&model.id);
         }
         let (asked, read_permits) = (AtomicU64::new(0), ReadPermits::default());
-        Ok(Arc::new(Self { model, template, notation, fingerprint, asked, read_permits }))
+        Arc::new(Self { model, template, notation, fingerprint, asked, read_permits })
     }
 
     /// For a request, which holds it from now on.
@@ -119,9 +126,10 @@ impl Served {
     }
 
     /// # Errors
-    /// 400 for a model that reads no texts.
-    pub(crate) fn template(&self) -> Result<&ChatTemplate, FlowError> {
-        self.template.as_ref().ok_or_else(|| FlowError::NoText(self.model.id.clone()))
+    /// 400 for a model that reads no texts; 503 if its template does not compile.
+    pub(crate) fn template(&self) -> Result<&ModelTemplate, FlowError> {
+        self.text()?;
+        self.template.as_ref().ok_or_else(|| FlowError::NoTemplate(self.model.id.clone()))
     }
 
     /// # Errors

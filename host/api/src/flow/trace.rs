@@ -1,11 +1,14 @@
-//! The spans of a request, for OpenTelemetry: accept, and below it auth, validate, and for each choice queue, prefill,
-//! decode; then stream.
+//! The spans of a request, for OpenTelemetry: the server's, and below it auth, validate (with tokenize, of a long body), and for each
+//! choice queue, prefill, decode, or queue and compute of what is computed in batches; then stream.
+//!
+//! The server's span has the attributes of OpenTelemetry's conventions for HTTP and for generative AI.
 //!
 //! All have the target [`TARGET`], which the log excludes. They cost almost nothing unless spans are exported.
 use std::collections::HashMap;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::HeaderMap;
+use opentelemetry::StringValue;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
@@ -22,24 +25,83 @@ const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 /// The span of a whole exchange, below the one that the client named in `traceparent`.
 pub(crate) fn accept(request: &Request, id: &str) -> Span {
     let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let method = Shown(request.method().as_str());
     let span = tracing::info_span!(
         target: TARGET,
         "accept",
         otel.kind = "server",
-        http.request.method = %Shown(request.method().as_str()),
+        otel.name = format!("{method} {route}").trim_end(),
+        otel.status_code = Empty,
+        otel.status_description = Empty,
+        http.request.method = %method,
         http.route = route,
-        camshaft.request_id = id,
         http.response.status_code = Empty,
+        error.type = Empty,
+        gen_ai.operation.name = operation(route),
+        gen_ai.provider.name = Empty,
+        gen_ai.request.model = Empty,
+        gen_ai.response.model = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        camshaft.request_id = id,
         camshaft.tenant = Empty,
-        camshaft.model = Empty,
-        camshaft.prompt_tokens = Empty,
-        camshaft.generated_tokens = Empty,
     );
     if !span.is_disabled() && request.headers().contains_key(HEADERS[0]) {
         // With an unreadable parent, the span begins a new trace.
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carrier(request.headers())));
     }
     span
+}
+
+/// The well-known name of what a route does with a model.
+fn operation(route: &str) -> Option<&'static str> {
+    match route.rsplit('/').find(|part| part.chars().all(char::is_alphabetic))? {
+        "completions" if route.ends_with("chat/completions") => Some("chat"),
+        "responses" | "messages" | "generate" => Some("chat"),
+        "completions" => Some("text_completion"),
+        "embeddings" => Some("embeddings"),
+        _ => None,
+    }
+}
+
+/// What the server's span says of an exchange once it is over.
+pub(crate) struct Outcome<'a> {
+    pub(crate) status: u16,
+    /// The code of the error that the client was told.
+    pub(crate) error: Option<&'a str>,
+    pub(crate) tenant: Option<&'a str>,
+    /// The model as the client called it, and the one that answered.
+    pub(crate) asked: Option<&'a str>,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) finish_reasons: Vec<&'static str>,
+}
+
+/// Ends the server's span.
+pub(crate) fn ended(accept: &Span, outcome: Outcome<'_>) {
+    if accept.is_disabled() {
+        return;
+    }
+    let Outcome { status, error, tenant, asked, model, prompt_tokens, generated_tokens, finish_reasons } = outcome;
+    accept.record("http.response.status_code", i64::from(status));
+    let failed = error.map(str::to_owned).or_else(|| (status >= 400).then(|| status.to_string()));
+    if let Some(failed) = failed {
+        accept.record("otel.status_code", "error");
+        accept.record("otel.status_description", &failed);
+        accept.record("error.type", failed);
+    }
+    tenant.iter().for_each(|tenant| _ = accept.record("camshaft.tenant", tenant));
+    let Some(model) = model else { return };
+    accept.record("gen_ai.provider.name", "camshaft");
+    accept.record("gen_ai.request.model", asked.unwrap_or(model));
+    accept.record("gen_ai.response.model", model);
+    accept.record("gen_ai.usage.input_tokens", prompt_tokens as i64);
+    accept.record("gen_ai.usage.output_tokens", generated_tokens as i64);
+    let reasons: Vec<StringValue> = finish_reasons.into_iter().map(StringValue::from).collect();
+    if !reasons.is_empty() {
+        accept.set_attribute("gen_ai.response.finish_reasons", opentelemetry::Value::Array(reasons.into()));
+    }
 }
 
 fn carrier(headers: &HeaderMap) -> HashMap<String, String> {
@@ -55,6 +117,20 @@ pub(crate) fn auth(accept: &Span) -> Span {
 /// The span of parsing, tokenizing and the validators.
 pub(crate) fn validate(accept: &Span) -> Span {
     tracing::info_span!(target: TARGET, parent: accept, "validate")
+}
+
+/// The span of reading a long body for its model.
+pub(crate) fn tokenize(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "tokenize")
+}
+
+/// The span of waiting for a batch, and of computing in batches.
+pub(crate) fn queue(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "queue")
+}
+
+pub(crate) fn compute(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "compute")
 }
 
 /// The span of sending the response.

@@ -1,5 +1,5 @@
 //! Reads the messages of a chat request.
-use serde::Serialize;
+use camshaft_template::{CalledFunction, Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
 use crate::wire::echo::Shown;
@@ -9,73 +9,6 @@ use crate::wire::types::values::{TextOrList, TextOrObject};
 
 const CONTINUE: &str = "continue_final_message";
 const GENERATION_PROMPT: &str = "add_generation_prompt";
-
-/// A message as chat templates see it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Message {
-    pub(crate) role: Role,
-    pub(crate) content: String,
-    /// Of the assistant's: what it thought before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reasoning_content: Option<String>,
-    /// Of the assistant's.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tool_calls: Vec<ToolCall>,
-    /// Of a tool's: the call that it answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tool_call_id: Option<String>,
-    /// Of a tool's: the name of the function.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
-    System,
-    User,
-    Assistant,
-    Tool,
-}
-
-/// An earlier call of a function.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "type", rename = "function")]
-pub(crate) struct ToolCall {
-    pub(crate) id: String,
-    pub(crate) function: CalledFunction,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct CalledFunction {
-    pub(crate) name: String,
-    /// An object; of templates that write it as it is, its JSON. What is no JSON, because the call was cut, as it is.
-    pub(crate) arguments: Value,
-}
-
-impl Message {
-    pub(crate) fn new(role: Role, content: impl Into<String>) -> Self {
-        Self {
-            role,
-            content: content.into(),
-            reasoning_content: None,
-            tool_calls: Vec::new(),
-            tool_call_id: None,
-            name: None,
-        }
-    }
-}
-
-/// Messages with what else a chat template is given.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Conversation<'a> {
-    pub(crate) messages: &'a [Message],
-    /// The functions that the assistant knows, as templates see them.
-    pub(crate) tools: &'a [Value],
-    /// Further variables.
-    pub(crate) variables: &'a Map<String, Value>,
-    pub(crate) ending: Ending,
-}
 
 /// What the prompt of a conversation ends with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -103,7 +36,7 @@ impl Ending {
             (false, Some(false)) => Ok(Self::Last),
             (true, Some(true)) => refuse(&format!("and {GENERATION_PROMPT} may not both be true")),
             (true, None | Some(false)) => match messages.last() {
-                Some(last) if last.role == Role::Assistant && !last.content.trim().is_empty() => Ok(Self::Open),
+                Some(last) if last.role == Role::Assistant && !last.text().trim().is_empty() => Ok(Self::Open),
                 _ => refuse("needs a last message of the assistant with a text"),
             },
         }
@@ -266,7 +199,7 @@ mod tests {
         ]));
         let expected = [(Role::System, "be brief"), (Role::User, "ab"), (Role::Assistant, ""), (Role::User, "")];
         let got = got.unwrap();
-        let got: Vec<_> = got.iter().map(|message| (message.role, message.content.as_str())).collect();
+        let got: Vec<_> = got.iter().map(|message| (message.role, message.text())).collect();
         assert_eq!(got, expected);
     }
 
@@ -385,7 +318,7 @@ mod tests {
             {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}]},
             {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]},
         ]));
-        assert_eq!(got.unwrap()[1].content, format!("a{}", placeholder("image_url")));
+        assert_eq!(got.unwrap()[1].text(), format!("a{}", placeholder("image_url")));
     }
 
     #[test]

@@ -35,9 +35,14 @@ pub(crate) const MAX_TOKENS: u32 = 100;
 pub(crate) const INFILL: InfillTokens = InfillTokens { prefix: Token(1), suffix: Token(2), middle: Token(3) };
 const BOS: u32 = 256;
 const END: u32 = 257;
-const TEMPLATE: &str = "{# <think> #}{{ bos_token }}{% for m in messages %}{% if m.content == 'forbidden' %}\
-    {{ raise_exception('this template refuses') }}{% endif %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}\
+const TEMPLATE: &str = "{# <think> #}{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }};{% endfor %}\
+    {% for m in messages %}{% if m.content == 'forbidden' %}{{ raise_exception('this template refuses') }}{% endif %}\
+    [{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}\
     {% if add_generation_prompt %}[assistant]{% endif %}";
+
+/// Before it, of models that take only ids of calls with nine letters.
+const NINE: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}\
+    {{ raise_exception('nine letters') }}{% endif %}{% endfor %}{% endfor %}";
 
 /// What texts begin with that [`Hold`] holds.
 pub(crate) const HELD: &str = "hold";
@@ -293,7 +298,14 @@ fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
             family: (id == "demo").then_some(family),
             grammars: Arc::new(GrammarStore::new(info().vocabulary)),
             text: TextModel {
-                info: ModelInfo { infill: (id != "demo").then_some(INFILL), ..info() },
+                info: ModelInfo {
+                    infill: (id != "demo").then_some(INFILL),
+                    chat_template: Some(format!(
+                        "{}{TEMPLATE}",
+                        if family.name.starts_with("mistral") { NINE } else { "" }
+                    )),
+                    ..info()
+                },
                 tokenizer: Arc::new(Bytes { hold: hold.clone() }),
             },
             pool: pool.sender.clone(),
@@ -408,6 +420,7 @@ pub(crate) fn info() -> ModelInfo {
         quantization: Some("Q4_0".into()),
         infill: None,
         chat_template: Some(TEMPLATE.into()),
+        tool_template: None,
         bos_text: "<|bos|>".into(),
         eos_text: "<|end|>".into(),
         sha256: Some("0123456789abcdef".into()),

@@ -49,6 +49,7 @@ fn server(rules: Rules) -> Server {
         input_tokens: INPUT_TOKENS,
         dimensions: 3,
         shorter_dimensions: Vec::new(),
+        takes_ids: false,
     });
     let (id, naming) = ("letters".to_owned(), Naming::of("letters"));
     Server::serving(rules, vec![Model { id, naming, health, created: 0, backend }])

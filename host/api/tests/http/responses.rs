@@ -162,7 +162,7 @@ async fn results_may_come_anywhere_after_their_calls() {
     assert_eq!(reply.status, 200, "{}", reply.text);
     let prompt: String =
         server.start().prompt.iter().filter(|token| token.0 < 256).map(|Token(byte)| *byte as u8 as char).collect();
-    assert_eq!(prompt, "[assistant]so[tool]b[tool]a[user]and?[assistant]");
+    assert_eq!(prompt, "[assistant]so{}{}[tool]b[tool]a[user]and?[assistant]");
 }
 
 #[tokio::test]

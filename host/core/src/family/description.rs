@@ -1,6 +1,6 @@
 //! What is known of a family of models: the markers and the order in which it writes thinking, text and tool calls.
 
-/// How a family writes thinking and tool calls, and what its chat templates expect. Markers are text: where a vocabulary has
+/// How a family writes thinking and tool calls. Markers are text: where a vocabulary has
 /// them as control tokens, those tokens have to be shown as their text ([`Family::special`]).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
@@ -18,8 +18,8 @@ pub struct Family {
     pub special: &'static [&'static str],
     /// Control tokens that end a turn with calls, besides the model's end of text.
     pub stops: &'static [&'static str],
-    pub template: TemplateUse,
-    pub call_ids: CallIds,
+    /// Nothing is known of how models of it write calls: the prompt says how, whatever their chat templates show.
+    pub notation_in_prompt: bool,
 }
 
 /// How a family thinks before it answers.
@@ -88,37 +88,6 @@ pub struct Channels {
     pub end: &'static str,
     /// Begins the next message, before its header.
     pub next: &'static str,
-}
-
-/// What a family's chat templates take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TemplateUse {
-    /// Tools, and in earlier messages calls whose `function.arguments` is an object.
-    ArgumentsAsObject,
-    /// Tools, and in earlier messages calls whose `function.arguments` is JSON text.
-    ArgumentsAsText,
-    /// No tools. They are described by [`crate::family::instructions::instructions`] in a message, and earlier calls are written
-    /// into the assistant's text ([`Family::written`]).
-    NoTools { described_in: Described },
-}
-
-/// The message that describes tools to a template that takes none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Described {
-    /// The system's, which is added to a conversation without one.
-    System,
-    /// The system's where there is one, else the user's that begins the conversation: the templates put the system's before that one, or
-    /// refuse a system's message.
-    FirstUser,
-}
-
-/// The ids of calls that a family's chat templates take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallIds {
-    /// Any, or they are not shown to the model.
-    Any,
-    /// Nine ASCII letters and digits.
-    NineAlphanumeric,
 }
 
 /// Where an answer stands with respect to thinking when generation begins.

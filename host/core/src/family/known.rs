@@ -1,5 +1,5 @@
 //! The families, as their models' chat templates and model cards describe them.
-use crate::family::description::{CallIds, Calls, Channels, Described, Family, Form, Keys, TemplateUse, Thinking};
+use crate::family::description::{Calls, Channels, Family, Form, Keys, Thinking};
 
 /// All families. More specific families come first.
 pub(crate) const FAMILIES: &[&Family] = &[
@@ -32,8 +32,7 @@ const FAMILY: Family = Family {
     framing: &[],
     special: &[],
     stops: &[],
-    template: TemplateUse::ArgumentsAsObject,
-    call_ids: CallIds::Any,
+    notation_in_prompt: false,
 };
 const CALLS: Calls = Calls {
     open: "",
@@ -115,7 +114,6 @@ static DEEPSEEK_R1: Family = Family {
         ..CALLS
     },
     special: DEEPSEEK_TOKENS,
-    template: TemplateUse::ArgumentsAsText,
     ..FAMILY
 };
 
@@ -132,7 +130,6 @@ static DEEPSEEK_V3_1: Family = Family {
         ..CALLS
     },
     special: DEEPSEEK_TOKENS,
-    template: TemplateUse::ArgumentsAsText,
     ..FAMILY
 };
 
@@ -157,7 +154,6 @@ static MISTRAL_V11: Family = Family {
         ..CALLS
     },
     special: &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"],
-    call_ids: CallIds::NineAlphanumeric,
     ..FAMILY
 };
 
@@ -167,7 +163,6 @@ static MISTRAL: Family = Family {
     thinking: Some(Thinking { begin: "[THINK]", end: "[/THINK]", repeats: false }),
     calls: Calls { open: "[TOOL_CALLS]", begins: &[""], form: Form::List(ARGUMENTS), separator: ", ", ..CALLS },
     special: &["[TOOL_CALLS]", "[THINK]", "[/THINK]"],
-    call_ids: CallIds::NineAlphanumeric,
     ..FAMILY
 };
 
@@ -238,7 +233,6 @@ static GEMMA: Family = Family {
         separator: "\n",
         ..CALLS
     },
-    template: TemplateUse::NoTools { described_in: Described::FirstUser },
     ..FAMILY
 };
 
@@ -248,7 +242,7 @@ pub(crate) static GENERIC: Family = Family {
     thinking: Some(THINK),
     calls: TAGGED,
     special: HERMES_TOKENS,
-    template: TemplateUse::NoTools { described_in: Described::System },
+    notation_in_prompt: true,
     ..FAMILY
 };
 

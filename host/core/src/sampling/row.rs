@@ -299,6 +299,11 @@ impl Row {
         Ok(())
     }
 
+    /// Whether the next token is forced.
+    pub(crate) fn is_forced(&self) -> bool {
+        !self.forced.is_empty()
+    }
+
     /// Takes the next of the forced tokens.
     pub fn take_forced(&mut self) -> Option<Token> {
         self.forced.pop()

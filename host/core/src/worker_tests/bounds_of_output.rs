@@ -1,6 +1,7 @@
 //! What ends a generation, and what keeps it from ending: tokens, a minimum, a time.
 use super::*;
 use crate::message::Ends;
+use crate::thinking::ThinkingBudget;
 
 fn finished(result: &(String, Option<Event>)) -> (FinishReason, u32) {
     let Some(Event::Finished { reason, usage, .. }) = result.1 else { panic!("{result:?}") };
@@ -44,7 +45,7 @@ fn no_end_token_stop_token_or_stop_string_ends_a_text_that_is_too_short() {
     let (text, _) = alone(endless(1));
     let stop = vec![text[..2].to_owned()];
     let at_once = alone(Start { stop: stop.clone(), ..endless(1) });
-    assert_eq!((at_once.0.as_str(), finished(&at_once).0), ("", FinishReason::Stop));
+    assert_eq!((at_once.0.as_str(), finished(&at_once).0), ("", FinishReason::StopString(0)));
     let later = alone(Start { stop, ends: ends(2), ..endless(1) });
     assert!(later.0.starts_with(&text[..2]), "{later:?}");
 }
@@ -53,7 +54,7 @@ fn no_end_token_stop_token_or_stop_string_ends_a_text_that_is_too_short() {
 fn a_stop_token_is_not_drawn_before_the_minimum() {
     let (text, _) = alone(endless(1));
     let first = Token(u32::from(text.as_bytes()[0]));
-    let ends = Ends { tokens: vec![first], min_tokens: 5, max_duration: None };
+    let ends = Ends { tokens: vec![first], min_tokens: 5, ..Ends::default() };
     let (got, _) = alone(Start { ends, ..endless(1) });
     assert!(!got[..5].contains(char::from(first.0 as u8)), "{got}");
 }
@@ -107,4 +108,23 @@ fn a_preempted_generation_ends_in_its_time_too() {
 fn nothing_is_drawn_where_no_token_is_asked_for() {
     let got = alone(Start { max_tokens: 0, ..start(1, "abc") });
     assert_eq!((got.0.as_str(), finished(&got)), ("", (FinishReason::Length, 0)));
+}
+
+fn thinking(tokens: u32, is_open: bool) -> Ends {
+    let (begin, end) = ("<t>".to_owned(), "</t>".to_owned());
+    let close = end.bytes().map(u32::from).collect();
+    Ends { thinking: Some(ThinkingBudget { tokens, begin, end, close, is_open, repeats: false }), ..Ends::default() }
+}
+
+#[test]
+fn thinking_is_closed_once_its_budget_is_spent() {
+    let (text, _) = alone(endless(1));
+    for tokens in [0, 3, 7] {
+        let (got, _) = alone(Start { ends: thinking(tokens, true), ..endless(1) });
+        let at = got.find("</t>").expect("it is closed");
+        assert_eq!((at, &got[..at]), (tokens as usize, &text[..at]), "what comes before is as without a budget");
+        assert_eq!(got.matches("</t>").count(), 1);
+    }
+    assert_eq!(alone(Start { ends: thinking(3, false), ..endless(1) }).0, text, "what does not think is not bounded");
+    assert_eq!(alone(Start { ends: thinking(1000, true), ..endless(1) }).0, text, "nor what thinks less");
 }

@@ -124,7 +124,12 @@ pub struct ModelConfig {
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
+    /// Whether inputs of embeddings may be token ids. They mean other words in other vocabularies, of which clients do not know.
+    pub embed_token_ids: bool,
     pub sampling: SamplingConfig,
+    /// A file with the chat template in Jinja, instead of those in the model's file.
+    #[schemars(extend("format" = "path"))]
+    pub chat_template: Option<PathBuf>,
     /// How its answers have tool calls and thinking. Unset: as its chat template shows.
     pub family: Option<FamilyKey>,
     /// LoRA adapters that requests may name, by `lora` or by the model name `id:adapter`.
@@ -199,7 +204,9 @@ impl Default for ModelConfig {
             batch_size: limits::DEFAULT_BATCH_ROWS,
             batch_window: DurationValue::millis(2),
             dimensions: Vec::new(),
+            embed_token_ids: false,
             sampling: SamplingConfig::default(),
+            chat_template: None,
             family: None,
             adapter: Vec::new(),
             lora: None,

@@ -138,7 +138,12 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
     }
     naming(model, earlier, wrong);
     source(model, wrong);
-    let files = [("path", &model.path), ("lora", &model.lora), ("draft-model", &model.draft_model)];
+    let files = [
+        ("path", &model.path),
+        ("lora", &model.lora),
+        ("draft-model", &model.draft_model),
+        ("chat-template", &model.chat_template),
+    ];
     for (key, path) in files {
         if let Some(path) = path.as_ref().filter(|path| path.as_os_str().as_bytes().contains(&0)) {
             wrong(key, format!("must be a path without NUL, got {path:?}"));

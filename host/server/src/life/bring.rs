@@ -190,11 +190,7 @@ impl ModelLife {
         let Some(api) = self.api() else { return Err("the server ends".to_owned()) };
         let (health, files) = (started.model.health.clone(), weights.loaded.mapped_files());
         let (id, Started { model, ended, bounds }) = (&order.model, started);
-        let replaced = api.publish(model.clone()).map_err(|error| {
-            // Nobody has asked it for anything.
-            self.promised().release(number);
-            error.to_string()
-        })?;
+        let replaced = api.publish(model.clone());
         self.setup.files.add(id, &health, &files);
         {
             let mut state = self.state();

@@ -26,9 +26,8 @@ struct Message<'a> {
     role: &'static str,
     model: &'a str,
     content: Vec<Block>,
-    stop_reason: Option<&'static str>,
-    /// Which of the stop sequences ended the text is not known.
-    stop_sequence: Option<&'static str>,
+    #[serde(flatten)]
+    stop: Stop<'a>,
     usage: MessagesUsage,
 }
 
@@ -59,19 +58,31 @@ impl<'a> Message<'a> {
             role: "assistant",
             model: request.model_name(),
             content: Vec::new(),
-            stop_reason: None,
-            stop_sequence: None,
+            stop: Stop::default(),
             usage: totals.into(),
         }
     }
 }
 
-fn stop_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Stop => "end_turn",
-        Finish::Length | Finish::Expired => "max_tokens",
-        Finish::ToolCalls => "tool_use",
-        Finish::ContentFilter => "refusal",
+/// Why a message ended, and the stop sequence if one ended it.
+#[derive(Debug, Default, Serialize)]
+struct Stop<'a> {
+    stop_reason: Option<&'static str>,
+    stop_sequence: Option<&'a str>,
+}
+
+impl<'a> Stop<'a> {
+    fn new(finish: Finish, request: &'a GenerationRequest) -> Self {
+        let (reason, stop_sequence) = match finish {
+            Finish::Stop => ("end_turn", None),
+            Finish::StopString(stop) => {
+                ("stop_sequence", request.settings.extent.stop.get(usize::from(stop)).map(String::as_str))
+            }
+            Finish::Length | Finish::Expired => ("max_tokens", None),
+            Finish::ToolCalls => ("tool_use", None),
+            Finish::ContentFilter => ("refusal", None),
+        };
+        Self { stop_reason: Some(reason), stop_sequence }
     }
 }
 
@@ -87,7 +98,7 @@ pub(super) fn whole(
 ) -> Result<Response, FlowError> {
     let mut message = Message::new(request, totals);
     for choice in choices {
-        message.stop_reason = Some(stop_reason(choice.finish));
+        message.stop = Stop::new(choice.finish, request);
         message.content = blocks(choice).map_err(FlowError::Serialize)?;
     }
     kept::json(&message, share)
@@ -245,7 +256,7 @@ impl AnswerWriter for MessagesStreamWriter {
 
     fn end(&mut self, out: &mut Pieces, totals: Totals) {
         self.close(out);
-        let delta = json!({"stop_reason": stop_reason(self.finish), "stop_sequence": null});
+        let delta = Stop::new(self.finish, &self.request);
         let delta = json!({"type": "message_delta", "delta": delta, "usage": MessagesUsage::from(totals)});
         sse::write_named(out.next(), "message_delta", &delta);
         sse::write_named(out.next(), "message_stop", &json!({"type": "message_stop"}));

@@ -104,7 +104,7 @@ impl PartParser {
     /// Why the answer ended. One that was cut within a call has ended for its length.
     pub(super) fn finish_reason(&self, finish: Finish) -> Finish {
         match finish {
-            Finish::Stop if self.calls > 0 => Finish::ToolCalls,
+            Finish::Stop | Finish::StopString(_) if self.calls > 0 => Finish::ToolCalls,
             finish => finish,
         }
     }

@@ -342,6 +342,7 @@ fn each_reason_to_stop_has_its_name() {
         assert_eq!(answer(of_messages())["stop_reason"], messages);
     };
     check(Finish::Stop, "stop", "end_turn");
+    check(Finish::StopString(0), "stop", "stop_sequence");
     check(Finish::Length, "length", "max_tokens");
     check(Finish::Expired, "length", "max_tokens");
     check(Finish::ContentFilter, "content_filter", "refusal");

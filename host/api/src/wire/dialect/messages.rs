@@ -1,5 +1,4 @@
 //! Anthropic's Messages API: its requests as chats.
-use camshaft_core::limits::{THINKING_HIGH, THINKING_MEDIUM};
 use serde_json::{Map, Value};
 
 use super::{AnswerFormat, Converted};
@@ -33,6 +32,7 @@ const PATHS: &Paths = &[
     ("response_format.json_schema", "output_config.format"),
     ("response_format", "output_config.format"),
     ("reasoning_effort", "output_config.effort"),
+    ("thinking_budget", "thinking.budget_tokens"),
     ("tools[].function.parameters", "tools[].input_schema"),
     ("tools[].function", "tools[]"),
     ("tool_choice.function", "tool_choice"),
@@ -90,6 +90,7 @@ pub(super) fn chat(body: Body<CountTokensRequest>) -> Result<Converted<ChatReque
         parallel_tool_calls: choice.parallel,
         // What `output_config.effort` says has precedence.
         reasoning_effort: effort.or_else(|| thinking.as_ref().and_then(effort_of)),
+        thinking_budget: thinking.and_then(|thinking| thinking.budget_tokens),
         chat_template_kwargs: body.request.chat_template_kwargs,
         generation: GenerationFields {
             stop: body.request.stop_sequences.map(TextOrList::List),
@@ -299,11 +300,7 @@ fn effort_of(Thinking { r#type: kind, budget_tokens }: &Thinking) -> Option<Reas
     match kind {
         ThinkingType::Disabled => Some(ReasoningEffort::None),
         ThinkingType::Adaptive => None,
-        ThinkingType::Enabled => Some(match budget_tokens.map_or(0, Whole::get) {
-            THINKING_HIGH.. => ReasoningEffort::High,
-            THINKING_MEDIUM.. => ReasoningEffort::Medium,
-            _ => ReasoningEffort::Low,
-        }),
+        ThinkingType::Enabled => Some(ReasoningEffort::of_budget(budget_tokens.map_or(0, Whole::get))),
     }
 }
 

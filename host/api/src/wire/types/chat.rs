@@ -38,6 +38,10 @@ request! {
         parallel_tool_calls: bool,
         /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`, for templates that know it; `max` is `xhigh`.
         reasoning_effort: ReasoningEffort,
+        /// Tokens that the answer may spend on thinking; -1: any number. Unset: as `reasoning_effort` says.
+        #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
+        #[schemars(extend("x-own" = true))]
+        thinking_budget: Whole,
         /// The older form of `tools`.
         #[garde(length(max = limits::TOOLS))]
         functions: Vec<FunctionDefinition>,
@@ -220,7 +224,38 @@ pub(crate) enum ReasoningEffort {
     Max,
 }
 
+impl ChatRequest {
+    /// Tokens that the answer may spend on thinking. `None`: any number.
+    pub(crate) fn thinking_tokens(&self) -> Option<u32> {
+        match self.thinking_budget {
+            Some(Whole(-1)) => None,
+            Some(budget) => Some(budget.get()),
+            None => self.reasoning_effort.and_then(ReasoningEffort::tokens),
+        }
+    }
+}
+
 impl ReasoningEffort {
+    /// The effort that a budget of thinking means.
+    pub(crate) fn of_budget(tokens: u32) -> Self {
+        match tokens {
+            limits::THINKING_HIGH.. => Self::High,
+            limits::THINKING_MEDIUM.. => Self::Medium,
+            _ => Self::Low,
+        }
+    }
+
+    /// The budget up to which it is this effort. `None`: any.
+    fn tokens(self) -> Option<u32> {
+        match self {
+            Self::None => Some(0),
+            Self::Minimal => Some(limits::THINKING_TOKENS.min as u32),
+            Self::Low => Some(limits::THINKING_MEDIUM),
+            Self::Medium => Some(limits::THINKING_HIGH),
+            Self::High | Self::Xhigh | Self::Max => None,
+        }
+    }
+
     /// As chat templates know it. `None`: the model shall not think.
     pub(crate) fn for_templates(self) -> Option<&'static str> {
         match self {

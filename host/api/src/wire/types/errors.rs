@@ -98,6 +98,7 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
             Some("overloaded"),
             Some("worker_lost"),
             Some("chat_template_stopped"),
+            Some("chat_template_invalid"),
         ],
         "The server, the model or the memory is not there at the moment.",
     ),

@@ -331,6 +331,7 @@ pub(crate) enum ContentBlock {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StopReason {
     EndTurn,
+    StopSequence,
     MaxTokens,
     ToolUse,
     Refusal,

@@ -61,7 +61,7 @@ impl PoolBook {
 
     fn finished(&mut self, id: RequestId, reason: FinishReason, generated_tokens: u32) {
         let ending = match reason {
-            FinishReason::Stop => Ending::Stop,
+            FinishReason::Stop | FinishReason::StopString(_) => Ending::Stop,
             FinishReason::Length | FinishReason::Expired => Ending::Length,
             FinishReason::Filtered => Ending::Filter,
             // Its length says nothing about how long outputs are. Whoever was not told to end it cut a slow reader.

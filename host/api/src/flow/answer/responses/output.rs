@@ -185,7 +185,7 @@ impl IncompleteDetails {
         match finish {
             Finish::Length | Finish::Expired => Some(Self { reason: "max_output_tokens" }),
             Finish::ContentFilter => Some(Self { reason: "content_filter" }),
-            Finish::Stop | Finish::ToolCalls => None,
+            Finish::Stop | Finish::StopString(_) | Finish::ToolCalls => None,
         }
     }
 }

@@ -5,7 +5,8 @@ use minijinja::filters;
 use minijinja::functions::Function;
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
-use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::python::{self, MODULO};
 
 /// Bound of the bytes that the filters and methods of one rendering work on. Past it the request is refused.
 pub(super) const COST_BYTES: u64 = 256 << 20;
@@ -41,7 +42,7 @@ pub(super) fn meter(environment: &mut Environment<'static>) {
     filter(environment, "min", filters::min, Cost::Deep);
     filter(environment, "max", filters::max, Cost::Deep);
     filter(environment, "sum", filters::sum, Cost::Deep);
-    filter(environment, "string", filters::string, Cost::Deep);
+    filter(environment, "string", |value: &Value| python::text(value), Cost::Deep);
     filter(environment, "pprint", filters::pprint, Cost::Deep);
     filter(environment, "escape", filters::escape, Cost::Deep);
     filter(environment, "e", filters::escape, Cost::Deep);
@@ -72,6 +73,17 @@ pub(super) fn meter(environment: &mut Environment<'static>) {
     filter(environment, "indent", filters::indent, Cost::Indent);
     filter(environment, "format", filters::format, Cost::Format);
     environment.set_unknown_method_callback(method);
+    environment.add_function(MODULO, modulo);
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls functions in")]
+fn modulo(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
+    if left.kind() == ValueKind::String {
+        charge(state, Cost::Format, &python::format_arguments(&left, &right))?;
+    }
+    let result = python::modulo(state, &left, &right)?;
+    spend(state, text(&result).len() as u64)?;
+    Ok(result)
 }
 
 fn filter<F, Rv, Args>(environment: &mut Environment<'static>, name: &'static str, plain: F, cost: Cost)
@@ -109,7 +121,7 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
         }
         charge(state, cost, &all)?;
     }
-    let result = unknown_method_callback(state, value, name, args)?;
+    let result = python::method(state, value, name, args)?;
     spend(state, text(&result).len() as u64)?;
     Ok(result)
 }

@@ -2,10 +2,8 @@
 use camshaft_core::limits;
 use serde_json::Map;
 
-use super::ChatTemplate;
-use super::tests::{info, message};
-use crate::flow::reading::Reading;
-use crate::wire::messages::{Message, Role};
+use super::tests::{compiled, message};
+use crate::message::{Message, Role};
 
 const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] \
                       + '<|im_end|>' + '\\n'}}{% endfor %}\
@@ -64,8 +62,7 @@ const GEMMA: &str = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
     {% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}";
 
 fn render(template: &str, (bos, eos): (&str, &str), messages: &[Message]) -> Result<String, String> {
-    let compiled = ChatTemplate::compile("test", &info(Some(template), bos, eos)).unwrap();
-    super::tests::render(&compiled, messages, &Map::new(), &Reading::default()).map_err(|error| error.to_string())
+    super::tests::render(&compiled(template, bos, eos), messages, &Map::new()).map_err(|error| error.to_string())
 }
 
 fn conversation(system: bool) -> Vec<Message> {
@@ -131,11 +128,11 @@ fn regression_the_longest_conversation_is_rendered_by_every_published_template()
     let all = [("chatml", CHATML), ("llama 3", LLAMA3), ("mistral v1", MISTRAL_V1), ("mistral v3", MISTRAL_V3)];
     let all = all.into_iter().chain([("gemma", GEMMA), ("none", super::FALLBACK)]);
     for (name, template) in all {
-        let mut compiled = ChatTemplate::compile("test", &info(Some(template), "<s>", "</s>")).unwrap();
+        let mut compiled = compiled(template, "<s>", "</s>");
         // Also on the stack with fewer instructions.
         for stacks in [super::STACKS, [super::STACKS[1]; 2]] {
             compiled.stacks = stacks;
-            let rendered = super::tests::render(&compiled, &turns(limits::MESSAGES), &Map::new(), &Reading::default());
+            let rendered = super::tests::render(&compiled, &turns(limits::MESSAGES), &Map::new());
             assert_eq!(rendered.unwrap().matches("Go on.").count(), limits::MESSAGES, "{name}");
         }
     }

@@ -1,0 +1,138 @@
+//! Rewrites what minijinja has no hook for, when a template is loaded: `%` between texts, and the tags around what a model generates.
+use std::ops::Range;
+
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+
+use super::python::MODULO;
+
+type Spanned<'a> = (Token<'a>, Range<usize>);
+
+/// `{% generation %}` only marks its text for training. `a % b` calls [`MODULO`], which formats texts.
+///
+/// # Errors
+/// It is not Jinja.
+pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, minijinja::Error> {
+    let mut source = source.to_owned();
+    loop {
+        let tokens = tokenize(&source, false, syntax.clone());
+        let tokens: Vec<Spanned<'_>> = tokens
+            .map(|token| token.map(|(token, span)| (token, span.start_offset as usize..span.end_offset as usize)))
+            .collect::<Result<_, _>>()?;
+        let Some((range, text)) = next(&source, &tokens) else { return Ok(source) };
+        source.replace_range(range, &text);
+    }
+}
+
+/// The first place to change, and what stands there then.
+fn next(source: &str, tokens: &[Spanned<'_>]) -> Option<(Range<usize>, String)> {
+    tokens.iter().enumerate().find_map(|(at, (token, range))| match token {
+        Token::Ident("generation") if is_tag(tokens, at) => Some((range.clone(), "if true".to_owned())),
+        Token::Ident("endgeneration") if is_tag(tokens, at) => Some((range.clone(), "endif".to_owned())),
+        Token::Mod => {
+            let (left, right) = (begin_of_factor(tokens, at)?, end_of_operand(tokens, at)?);
+            let (left, right) = (tokens[left].1.start, tokens[right].1.end);
+            let (first, second) = (&source[left..range.start], &source[range.end..right]);
+            Some((left..right, format!("{MODULO}(({first}), ({second}))")))
+        }
+        _ => None,
+    })
+}
+
+fn is_tag(tokens: &[Spanned<'_>], at: usize) -> bool {
+    let is = |at: usize, wanted: fn(&Token<'_>) -> bool| tokens.get(at).is_some_and(|(token, _)| wanted(token));
+    at > 0
+        && is(at - 1, |token| matches!(token, Token::BlockStart))
+        && is(at + 1, |token| matches!(token, Token::BlockEnd))
+}
+
+fn opens(token: &Token<'_>) -> bool {
+    matches!(token, Token::ParenOpen | Token::BracketOpen | Token::BraceOpen)
+}
+
+fn closes(token: &Token<'_>) -> bool {
+    matches!(token, Token::ParenClose | Token::BracketClose | Token::BraceClose)
+}
+
+/// Where the product begins that ends before `at`: behind whatever binds less.
+fn begin_of_factor(tokens: &[Spanned<'_>], at: usize) -> Option<usize> {
+    let (mut depth, mut begin) = (0_usize, at);
+    for (index, (token, _)) in tokens[..at].iter().enumerate().rev() {
+        if closes(token) {
+            depth += 1;
+        } else if opens(token) {
+            if depth == 0 {
+                break;
+            }
+            depth -= 1;
+        } else if depth == 0 && ends_a_product(token) {
+            break;
+        }
+        begin = index;
+    }
+    (begin < at).then_some(begin)
+}
+
+fn ends_a_product(token: &Token<'_>) -> bool {
+    match token {
+        Token::Ident(word) => {
+            ["and", "or", "not", "in", "is", "if", "elif", "else", "set", "for", "call"].contains(word)
+        }
+        Token::Plus | Token::Minus | Token::Tilde | Token::Comma | Token::Colon | Token::Assign => true,
+        Token::Eq | Token::Ne | Token::Gt | Token::Gte | Token::Lt | Token::Lte => true,
+        Token::VariableStart | Token::BlockStart => true,
+        _ => false,
+    }
+}
+
+/// Where the operand ends that begins behind `at`: a value, what is got of it or done to it, and powers.
+fn end_of_operand(tokens: &[Spanned<'_>], at: usize) -> Option<usize> {
+    let (mut depth, mut end) = (0_usize, None);
+    for (index, (token, _)) in tokens.iter().enumerate().skip(at + 1) {
+        if opens(token) {
+            depth += 1;
+        } else if closes(token) {
+            if depth == 0 {
+                break;
+            }
+            depth -= 1;
+        } else if depth == 0 {
+            let is_sign = matches!(token, Token::Plus | Token::Minus) && end.is_none();
+            let ends = ends_a_product(token)
+                || matches!(token, Token::Mul | Token::Div | Token::FloorDiv | Token::Mod)
+                || matches!(token, Token::VariableEnd | Token::BlockEnd);
+            if ends && !is_sign {
+                break;
+            }
+        }
+        end = Some(index);
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_the_function_for_what_stands_around_the_sign() {
+        let check = |source: &str, expected: &str| {
+            let rewritten = rewrite(source, &SyntaxConfig::default()).unwrap();
+            let expected = expected.replace("mod(", &format!("{MODULO}("));
+            assert_eq!(rewritten.replace(' ', ""), expected.replace(' ', ""), "{source}");
+        };
+        check("100 % of {{ a }} {# b % c #}", "100 % of {{ a }} {# b % c #}");
+        check("{{ a % 2 == 0 }}", "{{ mod((a), (2)) == 0 }}");
+        check("{{ x + (a.b[1] % 2) | c }}", "{{ x + (mod((a.b[1]), (2))) | c }}");
+        check("{{ 1 + 2 * a % -b.c(1) * 3 }}", "{{ 1 + mod((2 * a), (-b.c(1))) * 3 }}");
+        check("{{ a % b % c }}", "{{ mod((mod((a), (b))), (c)) }}");
+        check("{{ '%s-%s' % (a, b % c) ~ d }}", "{{ mod(('%s-%s'), ((a, mod((b), (c))))) ~ d }}");
+        check(
+            "{% if loop.index0 % 2 %}{% set x = f(a, b % 2) %}",
+            "{% if mod((loop.index0), (2)) %}{% set x = f(a, mod((b), (2))) %}",
+        );
+        check("{%- generation -%}x{% endgeneration %}", "{%- if true -%}x{% endif %}");
+        check("{{ generation }}", "{{ generation }}");
+        assert!(rewrite("{{ '", &SyntaxConfig::default()).is_err());
+    }
+}

@@ -1,0 +1,436 @@
+//! Writes a conversation for a template: what the template cannot show as it is stands in the text of a message instead.
+use std::collections::HashMap;
+
+use camshaft_core::family::description::Family;
+use camshaft_core::family::instructions::instructions;
+use camshaft_core::family::tools::Tools;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::capabilities::{Arguments, Capabilities, SystemTexts, describe};
+use crate::message::{Message, Role, ToolCall};
+use crate::template::ChatTemplate;
+
+/// Letters and digits of a call's id where the template takes no other number.
+const SHORT_ID: usize = 9;
+const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// A conversation as a template takes it.
+#[derive(Debug)]
+pub struct Written {
+    pub messages: Vec<Message>,
+    pub tools: Vec<Value>,
+    /// Whether the conversation has tools, even if they are described in a message.
+    pub has_tools: bool,
+}
+
+impl ChatTemplate {
+    /// Writes a conversation for this template. `shown`: the functions that the prompt tells of, as OpenAI has them; `tools`: those
+    /// that may be called; `family`: whose notation the answer is read in.
+    pub fn write(&self, mut messages: Vec<Message>, shown: &[Value], tools: &Tools, family: &Family) -> Written {
+        let has_tools = !shown.is_empty();
+        let capabilities = self.capabilities(has_tools);
+        name_results(&mut messages);
+        if capabilities.nine_letter_ids {
+            messages.iter_mut().for_each(shorten_ids);
+        }
+        let text = AsText { family, tools };
+        let mut shown = shown.to_vec();
+        if family.notation_in_prompt || !capabilities.tools {
+            shown.clear();
+            text.describe_tools(&mut messages);
+        } else if capabilities.wants_descriptions {
+            shown.iter_mut().filter_map(|tool| tool.get_mut("function")).for_each(describe);
+        }
+        let calls = capabilities.calls.filter(|_| !family.notation_in_prompt);
+        match calls {
+            Some(arguments) => write_calls(&mut messages, arguments, capabilities),
+            None => messages.iter_mut().for_each(|message| text.put_calls(message)),
+        }
+        if family.notation_in_prompt || !capabilities.results {
+            messages = results_as_users(messages);
+        }
+        Written { messages: place_systems(messages, capabilities.system), tools: shown, has_tools }
+    }
+}
+
+/// What a template cannot show, as text.
+struct AsText<'a> {
+    family: &'a Family,
+    tools: &'a Tools,
+}
+
+impl AsText<'_> {
+    /// Describes the functions in the system's text.
+    fn describe_tools(&self, messages: &mut Vec<Message>) {
+        if self.tools.callable().is_empty() {
+            return;
+        }
+        let text = instructions(self.family, self.tools);
+        match messages.first_mut() {
+            Some(first) if first.role == Role::System => first.content = Some(format!("{}\n\n{text}", first.text())),
+            _ => messages.insert(0, Message::new(Role::System, text)),
+        }
+    }
+
+    /// Puts calls into the text of their message.
+    fn put_calls(&self, message: &mut Message) {
+        if message.tool_calls.is_empty() {
+            return;
+        }
+        let calls = std::mem::take(&mut message.tool_calls);
+        let arguments: Vec<Map<String, Value>> = calls.iter().map(arguments).collect();
+        let named = calls.iter().zip(&arguments).map(|(call, arguments)| (call.function.name.as_str(), arguments));
+        let schema = |name: &str| self.tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
+        let written = self.family.written(named, schema);
+        let gap = if message.text().is_empty() { "" } else { "\n" };
+        message.content = Some(format!("{}{gap}{written}", message.text()));
+    }
+}
+
+fn arguments(call: &ToolCall) -> Map<String, Value> {
+    call.function.arguments.as_object().cloned().unwrap_or_default()
+}
+
+/// Results stand in messages of the user's, those of one turn in one.
+fn results_as_users(messages: Vec<Message>) -> Vec<Message> {
+    let mut written: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut after_result = false;
+    for message in messages {
+        let is_result = message.role == Role::Tool;
+        if !is_result {
+            written.push(message);
+        } else {
+            let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
+            match written.last_mut().filter(|_| after_result) {
+                Some(last) => last.content = Some(format!("{}\n{text}", last.text())),
+                None => written.push(Message::new(Role::User, text)),
+            }
+        }
+        after_result = is_result;
+    }
+    written
+}
+
+/// Gives results the names of the functions that were called: some templates write them.
+fn name_results(messages: &mut [Message]) {
+    let mut names: HashMap<String, String> = HashMap::new();
+    for message in messages {
+        names.extend(message.tool_calls.iter().map(|call| (call.id.clone(), call.function.name.clone())));
+        if message.role == Role::Tool && message.name.is_none() {
+            message.name = message.tool_call_id.as_ref().and_then(|id| names.get(id)).cloned();
+        }
+    }
+}
+
+/// Gives calls that other models made ids that the template takes. Equal ids stay equal.
+fn shorten_ids(message: &mut Message) {
+    let ids = message.tool_calls.iter_mut().map(|call| &mut call.id).chain(&mut message.tool_call_id);
+    for id in ids {
+        let fits = id.len() == SHORT_ID && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if !fits {
+            *id = letters(Sha256::digest(id.as_bytes()).into_iter().take(SHORT_ID));
+        }
+    }
+}
+
+/// A new id of a call, of nine letters and digits or as long as OpenAI's.
+pub fn call_id(nine_letters: bool) -> String {
+    if nine_letters {
+        letters(rand::random::<[u8; SHORT_ID]>())
+    } else {
+        format!("call_{}", letters(rand::random::<[u8; 24]>()))
+    }
+}
+
+/// Letters and digits of random bytes.
+fn letters(bytes: impl IntoIterator<Item = u8>) -> String {
+    bytes.into_iter().map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).collect()
+}
+
+fn write_calls(messages: &mut Vec<Message>, form: Arguments, capabilities: &Capabilities) {
+    if !capabilities.several_calls && messages.iter().any(|message| message.tool_calls.len() > 1) {
+        *messages = one_call_at_a_time(std::mem::take(messages));
+    }
+    for message in messages.iter_mut().filter(|message| !message.tool_calls.is_empty()) {
+        if capabilities.calls_without_content && message.text().is_empty() {
+            message.content = None;
+        }
+        if form == Arguments::Text {
+            for call in &mut message.tool_calls {
+                let arguments = &mut call.function.arguments;
+                // Those of a call that was cut are a text already.
+                if !arguments.is_string() {
+                    *arguments = Value::String(arguments.to_string());
+                }
+            }
+        }
+    }
+}
+
+/// Each call in a message of its own, with its results behind it.
+fn one_call_at_a_time(messages: Vec<Message>) -> Vec<Message> {
+    let mut written = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while let Some(mut message) = messages.next() {
+        let calls = std::mem::take(&mut message.tool_calls);
+        let mut results = Vec::new();
+        while let Some(result) = messages.next_if(|next| calls.len() > 1 && next.role == Role::Tool) {
+            results.push(result);
+        }
+        let mut first = Some(message);
+        for call in calls {
+            let id = call.id.clone();
+            let own = first.take().unwrap_or_else(|| Message::new(Role::Assistant, ""));
+            written.push(Message { tool_calls: vec![call], ..own });
+            let (its, rest) =
+                results.into_iter().partition(|result: &Message| result.tool_call_id.as_ref() == Some(&id));
+            results = rest;
+            let its: Vec<Message> = its;
+            written.extend(its);
+        }
+        written.extend(first.into_iter().chain(results));
+    }
+    written
+}
+
+/// Puts system texts where the template shows them: leading ones together, others before the user's next text.
+fn place_systems(messages: Vec<Message>, takes: SystemTexts) -> Vec<Message> {
+    let is_leading = matches!(takes, SystemTexts::Leading { .. });
+    if takes == SystemTexts::Anywhere || messages.iter().all(|message| message.role != Role::System) {
+        return messages;
+    }
+    let mut written: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut waiting: Vec<String> = Vec::new();
+    for message in messages {
+        match message.role {
+            Role::System if is_leading && written.iter().all(|before| before.role == Role::System) => {
+                match written.last_mut().filter(|_| takes == SystemTexts::Leading { several: false }) {
+                    Some(first) => first.content = Some(format!("{}\n\n{}", first.text(), message.text())),
+                    None => written.push(message),
+                }
+            }
+            Role::System => waiting.extend(message.content),
+            Role::User if !waiting.is_empty() => {
+                waiting.push(message.text().to_owned());
+                written.push(Message::new(Role::User, std::mem::take(&mut waiting).join("\n\n")));
+            }
+            Role::User | Role::Assistant | Role::Tool => written.push(message),
+        }
+    }
+    if !waiting.is_empty() {
+        written.push(Message::new(Role::User, waiting.join("\n\n")));
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use camshaft_core::family::detect::FamilyName;
+    use camshaft_core::family::tools::{Tool, ToolChoice};
+    use serde_json::json;
+
+    use super::*;
+    use crate::message::CalledFunction;
+    use crate::template::Source;
+
+    /// Shows everything, tools and calls as JSON.
+    const ALL: &str = "{{ tools | tojson if tools }}{% for m in messages %}[{{ m.role }}|{{ m.content }}\
+                       {% for c in m.tool_calls %}|{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}]{% endfor %}";
+
+    fn template(source: &str) -> ChatTemplate {
+        ChatTemplate::compile(Source { template: Some(source), ..Source::default() }).unwrap()
+    }
+
+    fn family(name: &str) -> &'static Family {
+        let FamilyName(family) = name.parse().unwrap();
+        family
+    }
+
+    fn tools(names: &[&str]) -> Tools {
+        let tool = |name: &&str| Tool { name: (*name).into(), description: None, parameters: None, strict: false };
+        Tools::new(names.iter().map(tool).collect(), &ToolChoice::Auto, true).unwrap()
+    }
+
+    fn shown(names: &[&str]) -> Vec<Value> {
+        names
+            .iter()
+            .map(
+                |name| json!({"type": "function", "function": {"name": name, "parameters": {"properties": {"x": {}}}}}),
+            )
+            .collect()
+    }
+
+    fn write(source: &str, of: &str, messages: Vec<Message>, names: &[&str]) -> Written {
+        template(source).write(messages, &shown(names), &tools(names), family(of))
+    }
+
+    fn talk() -> Vec<Message> {
+        let call = |id: &str| ToolCall {
+            id: id.to_owned(),
+            function: CalledFunction { name: "f".to_owned(), arguments: json!({"a": 1}) },
+        };
+        let result =
+            |id: &str, text: &str| Message { tool_call_id: Some(id.to_owned()), ..Message::new(Role::Tool, text) };
+        vec![
+            Message::new(Role::User, "hi"),
+            Message { tool_calls: vec![call("call_1"), call("abcDEF123")], ..Message::new(Role::Assistant, "so") },
+            result("call_1", "one"),
+            result("abcDEF123", "two"),
+        ]
+    }
+
+    fn said(written: &Written) -> Vec<(Role, &str)> {
+        written.messages.iter().map(|message| (message.role, message.text())).collect()
+    }
+
+    #[test]
+    fn a_template_that_shows_everything_gets_it_as_it_is() {
+        let written = write(ALL, "hermes", talk(), &["f"]);
+        let mut expected = talk();
+        expected[2..].iter_mut().for_each(|result| result.name = Some("f".to_owned()));
+        assert_eq!((written.messages, written.tools), (expected, shown(&["f"])));
+    }
+
+    #[test]
+    fn templates_without_tools_read_them_as_text() {
+        let plain = "{% for m in messages if m.role != 'tool' %}[{{ m.role }}|{{ m.content }}]{% endfor %}";
+        let written = write(plain, "hermes", talk(), &["f"]);
+        assert!(written.tools.is_empty() && written.has_tools);
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</tool_call>";
+        let calls = format!("so\n{call}\n{call}");
+        let results = "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>";
+        assert_eq!(said(&written)[1..], [(Role::User, "hi"), (Role::Assistant, &*calls), (Role::User, results)]);
+        let told = written.messages[0].text();
+        assert!(written.messages[0].role == Role::System && told.contains("\"name\":\"f\""), "{told}");
+        assert!(written.messages.iter().all(|message| message.tool_calls.is_empty()));
+        // A model of which no notation is known learns it from the prompt, whatever its template shows.
+        let unknown = write(ALL, "generic", talk(), &["f"]);
+        assert_eq!((said(&unknown), unknown.tools.len()), (said(&written), 0));
+        assert_eq!(
+            write(plain, "hermes", vec![Message::new(Role::User, "hi")], &[]).messages.len(),
+            1,
+            "nothing to describe"
+        );
+    }
+
+    #[test]
+    fn arguments_have_the_form_that_the_template_shows() {
+        let written = |shows: &str| {
+            let source = ALL.replace("{{ c.function.arguments | tojson }}", shows);
+            write(&source, "hermes", talk(), &["f"]).messages[1].clone()
+        };
+        let arguments = |shows: &str| written(shows).tool_calls[0].function.arguments.clone();
+        assert_eq!(arguments("{{ c.function.arguments | tojson }}"), json!({"a": 1}));
+        assert_eq!(arguments("{{ c.function.arguments }}"), json!("{\"a\":1}"));
+        assert_eq!(arguments("{{ ' ' + c.function.arguments }}"), json!("{\"a\":1}"));
+        assert_eq!(
+            arguments("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}"),
+            json!({"a": 1})
+        );
+        assert!(written("").tool_calls.is_empty(), "calls that it does not show are text");
+    }
+
+    #[test]
+    fn content_is_none_where_only_that_shows_the_calls() {
+        let source = "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls | tojson }}{% else %}{{ m.content }}\
+                      {% endif %}{% endfor %}";
+        let mut talk = talk();
+        talk[1].content = Some(String::new());
+        assert_eq!(write(source, "hermes", talk.clone(), &[]).messages[1].content, None);
+        assert_eq!(write(ALL, "hermes", talk, &[]).messages[1].content.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn calls_stand_alone_where_the_template_takes_one_at_a_time() {
+        let source = format!(
+            "{{% for m in messages %}}{{% if m.tool_calls and m.tool_calls | length > 1 %}}{{{{ raise_exception('one') }}}}\
+                              {{% endif %}}{{% endfor %}}{ALL}"
+        );
+        let written = write(&source, "hermes", talk(), &["f"]);
+        let said: Vec<(Role, &str, usize)> =
+            written.messages.iter().map(|message| (message.role, message.text(), message.tool_calls.len())).collect();
+        let expected = [
+            (Role::User, "hi", 0),
+            (Role::Assistant, "so", 1),
+            (Role::Tool, "one", 0),
+            (Role::Assistant, "", 1),
+            (Role::Tool, "two", 0),
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn system_texts_stand_where_the_template_shows_them() {
+        let message = Message::new;
+        let talk = || {
+            vec![
+                message(Role::System, "a"),
+                message(Role::System, "b"),
+                message(Role::User, "hi"),
+                message(Role::Assistant, "so"),
+                message(Role::System, "c"),
+                message(Role::User, "and"),
+            ]
+        };
+        let written = |source: &str| write(source, "hermes", talk(), &[]);
+        assert_eq!(written(ALL).messages, talk());
+        let others = "{% for m in messages %}{% if m.role != 'system' %}[{{ m.content }}]{% endif %}{% endfor %}";
+        let first =
+            format!("{{% if messages[0].role == 'system' %}}{{{{ messages[0].content }}}}{{% endif %}}{others}");
+        let expected =
+            [(Role::System, "a\n\nb"), (Role::User, "hi"), (Role::Assistant, "so"), (Role::User, "c\n\nand")];
+        assert_eq!(said(&written(&first)), expected);
+        let expected = [(Role::User, "a\n\nb\n\nhi"), (Role::Assistant, "so"), (Role::User, "c\n\nand")];
+        assert_eq!(said(&written(others)), expected);
+        let last = vec![message(Role::User, "hi"), message(Role::System, "c")];
+        assert_eq!(said(&write(others, "hermes", last, &[])), [(Role::User, "hi"), (Role::User, "c")]);
+    }
+
+    #[test]
+    fn missing_descriptions_are_filled_in_where_the_template_wants_them() {
+        let wants = "{% for t in tools or [] %}{{ t.function.name + t.function.description }}\
+                     {% for n, p in t.function.parameters.properties.items() %}{{ n + p.description }}{% endfor %}{% endfor %}";
+        let written = write(&format!("{wants}{ALL}"), "hermes", talk(), &["f"]);
+        let function = &written.tools[0]["function"];
+        assert_eq!(
+            (&function["description"], &function["parameters"]["properties"]["x"]["description"]),
+            (&json!(""), &json!(""))
+        );
+    }
+
+    #[test]
+    fn ids_are_such_as_the_template_demands_and_still_belong_together() {
+        let source = format!(
+            "{{% for m in messages %}}{{% for c in m.tool_calls %}}{{% if c.id | length != 9 %}}\
+                              {{{{ raise_exception('nine') }}}}{{% endif %}}{{% endfor %}}{{% endfor %}}{ALL}"
+        );
+        let own = call_id(true);
+        assert!(own.len() == SHORT_ID && own != call_id(true), "{own}");
+        let mut talk = talk();
+        talk[1].tool_calls[1].id.clone_from(&own);
+        talk[3].tool_call_id = Some(own.clone());
+        let messages = write(&source, "mistral", talk, &["f"]).messages;
+        let ids: Vec<&str> = messages[1].tool_calls.iter().map(|call| call.id.as_str()).collect();
+        assert!(ids[0].len() == SHORT_ID && ids[0] != "call_1", "{ids:?}");
+        assert_eq!(ids[1], own, "as it was given");
+        assert_eq!(messages[2].tool_call_id.as_deref(), Some(ids[0]));
+        assert_eq!(messages[3].tool_call_id.as_deref(), Some(ids[1]));
+        let own = call_id(false);
+        assert!(own.len() == 29 && own.starts_with("call_") && own != call_id(false), "{own}");
+    }
+
+    #[test]
+    fn chats_with_tools_have_a_template_of_their_own_where_the_model_brings_one() {
+        let source = Source { template: Some("plain"), with_tools: Some(ALL), ..Source::default() };
+        let template = ChatTemplate::compile(source).unwrap();
+        assert!(!template.capabilities(false).tools && template.capabilities(true).tools);
+        let (messages, variables) = ([Message::new(Role::User, "hi")], Map::new());
+        let render = |tools: &[Value]| {
+            let conversation = crate::message::Conversation { messages: &messages, tools, variables: &variables };
+            template.render(!tools.is_empty(), conversation).unwrap()
+        };
+        assert_eq!(render(&[]), "plain");
+        assert!(render(&shown(&["f"])).ends_with("[user|hi]"));
+    }
+}
