@@ -8,7 +8,9 @@ use crate::openai::run_client;
 const EMBEDDINGS: &str = "/v1/embeddings";
 
 fn setup(path: &str) -> Setup {
-    Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\nthreads = 1\n"))
+    Setup::new().config(&format!(
+        "[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\nthreads = 1\nembed-token-ids = true\n"
+    ))
 }
 
 /// The demo model returns the state of its last token: vectors of the right form and little meaning.
@@ -104,7 +106,7 @@ fn a_model_that_generates_embeds_nothing_and_shorter_vectors_are_those_it_names(
     let path = demo_model();
     let path = path.to_string_lossy();
     let config = format!(
-        "[[model]]\nid = \"demo\"\nthreads = 1\n[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\ndimensions = [64]\n"
+        "[[model]]\nid = \"demo\"\nthreads = 1\n[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\nembed-token-ids = true\ndimensions = [64]\n"
     );
     let server = Setup::new().config(&config).start();
     let response = server.client.post(EMBEDDINGS, &json!({"model": "demo", "input": "a"}));
@@ -127,8 +129,9 @@ fn given_models_the_reference_sentences_match_through_the_openai_client() {
     for (file, least) in [("all-MiniLM-L6-v2-f16.gguf", "0.999999"), ("all-MiniLM-L6-v2-q8_0.gguf", "0.9988")] {
         // Only the file says that the model embeds.
         let path = folder.join(file);
-        let server =
-            Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();
+        let server = Setup::new()
+            .config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\nembed-token-ids = true\n"))
+            .start();
         let base = format!("http://{}/v1", server.client.address);
         run_client("openai_embeddings.py", &[&base, &reference.to_string_lossy(), least]);
     }
@@ -137,7 +140,9 @@ fn given_models_the_reference_sentences_match_through_the_openai_client() {
 #[test]
 fn given_models_a_batch_of_an_encoder_gives_the_vectors_of_its_single_inputs_around_the_size_of_a_tile() {
     let path = models_folder().join("all-MiniLM-L6-v2-f16.gguf");
-    let server = Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();
+    let server = Setup::new()
+        .config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\nembed-token-ids = true\n"))
+        .start();
     let tokens =
         |seed: usize, count: usize| (0..count).map(|at| 1000 + (seed * 7919 + at * 104_729) % 20_000).collect();
     for total in [63, 64, 65, 200] {
@@ -153,4 +158,14 @@ fn given_models_a_batch_of_an_encoder_gives_the_vectors_of_its_single_inputs_aro
             assert!(cosine(vector, &alone) > 0.999_999, "{total}: {}", cosine(vector, &alone));
         }
     }
+}
+
+#[test]
+fn token_ids_are_no_inputs_unless_the_operator_says_so() {
+    let path = demo_model().to_string_lossy().into_owned();
+    let config = format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\nthreads = 1\n");
+    let server = Setup::new().config(&config).start();
+    let answer = server.client.post(EMBEDDINGS, &json!({"model": "embedder", "input": [[1, 2]]}));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("input[0]")));
+    assert_eq!(server.client.post(EMBEDDINGS, &json!({"model": "embedder", "input": "text"})).status, 200);
 }

@@ -184,15 +184,19 @@ fn regression_a_schema_beside_required_calls_is_not_compiled() {
 }
 
 #[test]
-fn a_relaxed_tool_takes_any_object_and_the_others_stay() {
+fn a_relaxed_tool_loses_what_is_not_supported_and_then_takes_any_object_and_the_others_stay() {
     let tools = Tools::new(three_tools(), &ToolChoice::Auto, true).expect("good tools");
-    let relaxed = tools.relaxed(0);
+    let unique =
+        json!({ "type": "object", "required": ["a"], "properties": { "a": { "items": true, "uniqueItems": true } } });
+    let held = json!({ "type": "object", "required": ["a"], "properties": { "a": { "items": true } } });
+    assert_eq!(tools_of(unique).relaxed(0).callable()[0].parameters, Some(held));
+    let relaxed = tools.relaxed(0).relaxed(0);
     assert_eq!(relaxed.callable()[0].parameters, Some(json!({ "type": "object" })));
     assert_eq!(relaxed.callable()[0].name, tools.callable()[0].name);
     assert_eq!(relaxed.callable()[1..], tools.callable()[1..]);
     assert_eq!((relaxed.required(), relaxed.parallel()), (tools.required(), tools.parallel()));
     assert_eq!(tools.relaxed(3), tools);
-    let any = tools_of(json!({ "properties": { "a": { "type": "integer" } } })).relaxed(0);
+    let any = tools_of(json!({ "properties": { "a": { "type": "integer" } } })).relaxed(0).relaxed(0);
     for (name, text) in [
         ("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": [1]}}\n</tool_call>"),
         (

@@ -436,21 +436,24 @@ fn says_nothing(known: Keyword, name: &str, schema: &Map<String, Value>, place: 
 
 /// Whether a keyword that is not supported forbids nothing here.
 fn allows_all(name: &str, schema: &Map<String, Value>) -> bool {
+    // A schema that any value follows.
+    let any = |value: &Value| {
+        *value == Value::Bool(true) || value.as_object().is_some_and(|map| map.keys().all(|name| is_annotation(name)))
+    };
     let value = &schema[name];
-    let is_empty = value.as_object().is_some_and(|map| map.keys().all(|name| is_annotation(name)));
     match name {
         // Names are strings.
         "propertyNames" => {
             let is_plain =
                 |(name, value): (&String, &Value)| is_annotation(name) || (name == "type" && value == "string");
-            *value == Value::Bool(true) || value.as_object().is_some_and(|map| map.iter().all(is_plain))
+            any(value) || value.as_object().is_some_and(|map| map.iter().all(is_plain))
         }
-        "unevaluatedProperties" | "unevaluatedItems" if *value == Value::Bool(true) || is_empty => true,
-        // Whatever is not named is forbidden already.
-        "unevaluatedProperties" => schema.get("additionalProperties") == Some(&Value::Bool(false)),
+        // Whatever is not named may be forbidden already.
+        "unevaluatedProperties" => any(value) || schema.get("additionalProperties") == Some(&Value::Bool(false)),
+        "unevaluatedItems" => any(value),
         "not" => *value == Value::Bool(false),
-        "if" => !schema.contains_key("then") && !schema.contains_key("else"),
-        "then" | "else" => !schema.contains_key("if") || *value == Value::Bool(true) || is_empty,
+        "if" => ["then", "else"].iter().all(|name| schema.get(*name).is_none_or(any)),
+        "then" | "else" => !schema.contains_key("if") || any(value),
         "minContains" | "maxContains" => !schema.contains_key("contains"),
         "dependencies" | "dependentRequired" | "dependentSchemas" => value.as_object().is_some_and(Map::is_empty),
         "$recursiveAnchor" => *value == Value::Bool(false),
