@@ -74,6 +74,15 @@ pub struct ModelInfo {
     pub vocabulary: Arc<Vocabulary>,
 }
 
+impl ModelInfo {
+    /// The text of all its chat templates.
+    pub fn templates(&self) -> Option<String> {
+        let all: Vec<&str> =
+            [&self.chat_template, &self.tool_template].into_iter().flatten().map(String::as_str).collect();
+        (!all.is_empty()).then(|| all.join("\n"))
+    }
+}
+
 /// Tokens around the parts of a text in whose middle something is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InfillTokens {

@@ -466,7 +466,7 @@ impl Sequence {
         let banned = banned_at(&self.bans, self.generated);
         let allows = |token: Token| mask.as_ref().is_none_or(|mask| mask.allows(token));
         let engine = |error: RowError| WorkerError::Engine(error.to_string());
-        if let Some(thinking) = &self.thinking {
+        if let Some(thinking) = self.thinking.as_ref().filter(|thinking| !banned.contains(&thinking.close()[0])) {
             match thinking.urge() {
                 // Once the first is drawn, the others are forced already.
                 Urge::Close if !self.row.is_forced() => self.row.force(thinking.close()).map_err(engine)?,

@@ -87,7 +87,9 @@ impl Thinking {
             let (marker, after) = match self.state {
                 State::Inside => (self.budget.end.as_bytes(), State::Outside),
                 State::Before if !self.budget.repeats => {
-                    let written = self.tail.trim_ascii_start();
+                    let space = self.tail.len() - self.tail.trim_ascii_start().len();
+                    self.tail.drain(..space);
+                    let written = &self.tail[..];
                     if !written.starts_with(self.budget.begin.as_bytes()) {
                         if !self.budget.begin.as_bytes().starts_with(written) {
                             self.state = State::Outside;

@@ -180,8 +180,8 @@ fn template(weights: &Weights, report: &mut Report) {
 fn family(weights: &Weights) -> String {
     let (config, info) = (weights.config(), weights.loaded.text_info());
     let named = config.family.map(|FamilyKey(family)| family);
-    let template = info.as_ref().and_then(|info| info.chat_template.as_deref());
-    let Chosen { family, contradicted } = Chosen::new(named, template);
+    let template = info.and_then(|info| info.templates());
+    let Chosen { family, contradicted } = Chosen::new(named, template.as_deref());
     let line = format!("model {}: tool calls and thinking as of family {}", config.id, family.name);
     match contradicted {
         Some(other) => format!("{line}, though its chat template shows {}", other.name),

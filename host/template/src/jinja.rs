@@ -30,7 +30,7 @@ const RECURSION: usize = 100;
 /// Bound of the rendered bytes.
 const OUTPUT_BYTES: usize = 16 << 20;
 /// The template of models without one of their own.
-pub const FALLBACK: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+pub(crate) const FALLBACK: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
                             {% if add_generation_prompt %}assistant:{% endif %}";
 const NAME: &str = "chat_template";
 /// Variables that only the host may set.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use camshaft_core::family::description::Family;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::family::tools::Tools;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::capabilities::{Arguments, Capabilities, SystemTexts, describe};
@@ -14,6 +14,9 @@ use crate::template::ChatTemplate;
 /// Letters and digits of a call's id where the template takes no other number.
 const SHORT_ID: usize = 9;
 const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// The argument that has the text of a call that was cut, as in answers of Anthropic's API.
+const INCOMPLETE: &str = "incomplete_arguments";
 
 /// A conversation as a template takes it.
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl ChatTemplate {
         }
         let calls = capabilities.calls.filter(|_| !family.notation_in_prompt);
         match calls {
-            Some(arguments) => write_calls(&mut messages, arguments, capabilities),
+            Some(form) => text.write_calls(&mut messages, form, capabilities),
             None => messages.iter_mut().for_each(|message| text.put_calls(message)),
         }
         if family.notation_in_prompt || !capabilities.results {
@@ -86,24 +89,51 @@ impl AsText<'_> {
         let gap = if message.text().is_empty() { "" } else { "\n" };
         message.content = Some(format!("{}{gap}{written}", message.text()));
     }
+
+    fn write_calls(&self, messages: &mut Vec<Message>, form: Arguments, capabilities: &Capabilities) {
+        if !capabilities.several_calls && messages.iter().any(|message| message.tool_calls.len() > 1) {
+            *messages = one_call_at_a_time(std::mem::take(messages));
+        }
+        for message in messages.iter_mut().filter(|message| !message.tool_calls.is_empty()) {
+            match (capabilities.calls_without_content, message.text().is_empty()) {
+                (true, true) => message.content = None,
+                // It would show the text alone.
+                (true, false) => self.put_calls(message),
+                (false, _) => {}
+            }
+            for call in &mut message.tool_calls {
+                let arguments = &mut call.function.arguments;
+                // Those of a call that was cut are a text.
+                match form {
+                    Arguments::Text if !arguments.is_string() => *arguments = Value::String(arguments.to_string()),
+                    Arguments::Object if !arguments.is_object() => *arguments = json!({ INCOMPLETE: arguments }),
+                    Arguments::Text | Arguments::Object => {}
+                }
+            }
+        }
+    }
 }
 
 fn arguments(call: &ToolCall) -> Map<String, Value> {
     call.function.arguments.as_object().cloned().unwrap_or_default()
 }
 
-/// Results stand in messages of the user's, those of one turn in one.
+/// Results stand in messages of the user's, those of one turn in one, with what the user says then.
 fn results_as_users(messages: Vec<Message>) -> Vec<Message> {
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
     let mut after_result = false;
     for message in messages {
         let is_result = message.role == Role::Tool;
         if !is_result {
-            written.push(message);
+            match written.last_mut().filter(|_| after_result && message.role == Role::User) {
+                // Templates refuse two messages of the user's, one behind the other.
+                Some(last) => last.content.get_or_insert_default().extend(["\n\n", message.text()]),
+                None => written.push(message),
+            }
         } else {
             let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
             match written.last_mut().filter(|_| after_result) {
-                Some(last) => last.content = Some(format!("{}\n{text}", last.text())),
+                Some(last) => last.content.get_or_insert_default().extend(["\n", &text]),
                 None => written.push(Message::new(Role::User, text)),
             }
         }
@@ -148,26 +178,6 @@ fn letters(bytes: impl IntoIterator<Item = u8>) -> String {
     bytes.into_iter().map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).collect()
 }
 
-fn write_calls(messages: &mut Vec<Message>, form: Arguments, capabilities: &Capabilities) {
-    if !capabilities.several_calls && messages.iter().any(|message| message.tool_calls.len() > 1) {
-        *messages = one_call_at_a_time(std::mem::take(messages));
-    }
-    for message in messages.iter_mut().filter(|message| !message.tool_calls.is_empty()) {
-        if capabilities.calls_without_content && message.text().is_empty() {
-            message.content = None;
-        }
-        if form == Arguments::Text {
-            for call in &mut message.tool_calls {
-                let arguments = &mut call.function.arguments;
-                // Those of a call that was cut are a text already.
-                if !arguments.is_string() {
-                    *arguments = Value::String(arguments.to_string());
-                }
-            }
-        }
-    }
-}
-
 /// Each call in a message of its own, with its results behind it.
 fn one_call_at_a_time(messages: Vec<Message>) -> Vec<Message> {
     let mut written = Vec::with_capacity(messages.len());
@@ -194,33 +204,36 @@ fn one_call_at_a_time(messages: Vec<Message>) -> Vec<Message> {
     written
 }
 
-/// Puts system texts where the template shows them: leading ones together, others before the user's next text.
+/// Puts system texts where the template shows them: leading ones together, others into the user's text before or behind them.
 fn place_systems(messages: Vec<Message>, takes: SystemTexts) -> Vec<Message> {
-    let is_leading = matches!(takes, SystemTexts::Leading { .. });
     if takes == SystemTexts::Anywhere || messages.iter().all(|message| message.role != Role::System) {
         return messages;
     }
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
-    let mut waiting: Vec<String> = Vec::new();
+    let mut waiting: Option<Message> = None;
     for message in messages {
-        match message.role {
-            Role::System if is_leading && written.iter().all(|before| before.role == Role::System) => {
-                match written.last_mut().filter(|_| takes == SystemTexts::Leading { several: false }) {
-                    Some(first) => first.content = Some(format!("{}\n\n{}", first.text(), message.text())),
-                    None => written.push(message),
+        let last = written.last_mut();
+        match (message.role, last.as_ref().map(|last| last.role), takes) {
+            (Role::System, None, SystemTexts::Leading { .. }) => written.push(message),
+            (Role::System, Some(Role::System), SystemTexts::Leading { several: true }) => written.push(message),
+            (Role::System, Some(Role::System | Role::User), _) => {
+                last.into_iter().for_each(|last| last.content.get_or_insert_default().extend(["\n\n", message.text()]));
+            }
+            (Role::System, ..) => match &mut waiting {
+                Some(waiting) => waiting.content.get_or_insert_default().extend(["\n\n", message.text()]),
+                None => waiting = Some(Message { role: Role::User, ..message }),
+            },
+            (Role::User, ..) => match waiting.take() {
+                Some(mut waiting) => {
+                    waiting.content.get_or_insert_default().extend(["\n\n", message.text()]);
+                    written.push(waiting);
                 }
-            }
-            Role::System => waiting.extend(message.content),
-            Role::User if !waiting.is_empty() => {
-                waiting.push(message.text().to_owned());
-                written.push(Message::new(Role::User, std::mem::take(&mut waiting).join("\n\n")));
-            }
-            Role::User | Role::Assistant | Role::Tool => written.push(message),
+                None => written.push(message),
+            },
+            (Role::Assistant | Role::Tool, ..) => written.extend(waiting.take().into_iter().chain([message])),
         }
     }
-    if !waiting.is_empty() {
-        written.push(Message::new(Role::User, waiting.join("\n\n")));
-    }
+    written.extend(waiting);
     written
 }
 
@@ -304,6 +317,10 @@ mod tests {
         let told = written.messages[0].text();
         assert!(written.messages[0].role == Role::System && told.contains("\"name\":\"f\""), "{told}");
         assert!(written.messages.iter().all(|message| message.tool_calls.is_empty()));
+        let mut goes_on = talk();
+        goes_on.push(Message::new(Role::User, "and?"));
+        let results = format!("{results}\n\nand?");
+        assert_eq!(said(&write(plain, "hermes", goes_on, &["f"]))[3..], [(Role::User, &*results)]);
         // A model of which no notation is known learns it from the prompt, whatever its template shows.
         let unknown = write(ALL, "generic", talk(), &["f"]);
         assert_eq!((said(&unknown), unknown.tools.len()), (said(&written), 0));
@@ -329,6 +346,10 @@ mod tests {
             json!({"a": 1})
         );
         assert!(written("").tool_calls.is_empty(), "calls that it does not show are text");
+        let mut cut = talk();
+        cut[1].tool_calls[0].function.arguments = json!("{\"a\": ");
+        let cut = write(ALL, "hermes", cut, &["f"]).messages[1].tool_calls[0].function.arguments.clone();
+        assert_eq!(cut, json!({"incomplete_arguments": "{\"a\": "}));
     }
 
     #[test]
@@ -338,6 +359,8 @@ mod tests {
         let mut talk = talk();
         talk[1].content = Some(String::new());
         assert_eq!(write(source, "hermes", talk.clone(), &[]).messages[1].content, None);
+        let with_text = write(source, "hermes", self::talk(), &[]).messages[1].clone();
+        assert!(with_text.text().starts_with("so\n<tool_call>") && with_text.tool_calls.is_empty(), "{with_text:?}");
         assert_eq!(write(ALL, "hermes", talk, &[]).messages[1].content.as_deref(), Some(""));
     }
 
@@ -384,7 +407,12 @@ mod tests {
         let expected = [(Role::User, "a\n\nb\n\nhi"), (Role::Assistant, "so"), (Role::User, "c\n\nand")];
         assert_eq!(said(&written(others)), expected);
         let last = vec![message(Role::User, "hi"), message(Role::System, "c")];
-        assert_eq!(said(&write(others, "hermes", last, &[])), [(Role::User, "hi"), (Role::User, "c")]);
+        assert_eq!(said(&write(others, "hermes", last, &[])), [(Role::User, "hi\n\nc")]);
+        let continued = vec![message(Role::User, "hi"), message(Role::System, "c"), message(Role::Assistant, "{")];
+        assert_eq!(said(&write(others, "hermes", continued, &[])), [(Role::User, "hi\n\nc"), (Role::Assistant, "{")]);
+        let late = vec![message(Role::Assistant, "so"), message(Role::System, "c"), message(Role::Assistant, "{")];
+        let expected = [(Role::Assistant, "so"), (Role::User, "c"), (Role::Assistant, "{")];
+        assert_eq!(said(&write(others, "hermes", late, &[])), expected);
     }
 
     #[test]

@@ -30,9 +30,8 @@ pub(crate) struct Notation {
 impl Notation {
     /// `family`: the one that the operator names; else the one that the chat template shows.
     pub(crate) fn new(family: Option<&'static Family>, text: &TextModel, nine_letter_ids: bool) -> Self {
-        let template = text.info.chat_template.as_deref();
-        let Chosen { family, contradicted } = Chosen::new(family, template);
-        let template = template.unwrap_or_default();
+        let template = text.info.templates().unwrap_or_default();
+        let Chosen { family, contradicted } = Chosen::new(family, Some(&template));
         let mentioned = |marker: &str| template.contains(marker.trim());
         let control = |marker: &str| {
             let [token] = text.tokenizer.tokenize(marker, false, true)[..] else { return None };

@@ -1,7 +1,7 @@
-//! The spans of a request, for OpenTelemetry: the server's, and below it auth, validate (with tokenize, of a long body), and for each
+//! The spans of a request, for OpenTelemetry: the server's, and below it auth, validate, tokenize (of a long body), and for each
 //! choice queue, prefill, decode, or queue and compute of what is computed in batches; then stream.
 //!
-//! The server's span has the attributes of OpenTelemetry's conventions for HTTP and for generative AI.
+//! The server's span has the attributes of OpenTelemetry's conventions for HTTP and for generative AI; a refusal is an error, too.
 //!
 //! All have the target [`TARGET`], which the log excludes. They cost almost nothing unless spans are exported.
 use std::collections::HashMap;
@@ -55,10 +55,9 @@ pub(crate) fn accept(request: &Request, id: &str) -> Span {
 
 /// The well-known name of what a route does with a model.
 fn operation(route: &str) -> Option<&'static str> {
-    match route.rsplit('/').find(|part| part.chars().all(char::is_alphabetic))? {
-        "completions" if route.ends_with("chat/completions") => Some("chat"),
-        "responses" | "messages" | "generate" => Some("chat"),
-        "completions" => Some("text_completion"),
+    match route.rsplit('/').next()? {
+        "completions" if !route.ends_with("chat/completions") => Some("text_completion"),
+        "completions" | "chat" | "responses" | "messages" | "generate" => Some("chat"),
         "embeddings" => Some("embeddings"),
         _ => None,
     }

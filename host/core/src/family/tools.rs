@@ -139,7 +139,8 @@ impl Tools {
         let mut tools = self.clone();
         if let Some(relaxed) = tools.callable.get_mut(tool) {
             let schema = Value::Object(relaxed.schema());
-            let less = if self.loosened.contains(&tool) { None } else { loosened(&schema) };
+            let is_new = |less: &Value| !self.loosened.contains(&tool) && *less != schema;
+            let less = loosened(&schema).filter(is_new);
             relaxed.parameters = Some(less.unwrap_or_else(|| json!({ "type": "object" })));
             tools.loosened.push(tool);
         }

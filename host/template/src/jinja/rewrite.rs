@@ -65,12 +65,22 @@ fn begin_of_factor(tokens: &[Spanned<'_>], at: usize) -> Option<usize> {
                 break;
             }
             depth -= 1;
-        } else if depth == 0 && ends_a_product(token) {
+        } else if depth == 0 && ends_a_product(token) && !is_sign(tokens, index) {
             break;
         }
         begin = index;
     }
     (begin < at).then_some(begin)
+}
+
+/// Whether a plus or minus is a sign, and no operator.
+fn is_sign(tokens: &[Spanned<'_>], at: usize) -> bool {
+    let operators = |token: &Token<'_>| {
+        let product = matches!(token, Token::Mul | Token::Div | Token::FloorDiv | Token::Mod | Token::Pow);
+        product || ends_a_product(token) || opens(token)
+    };
+    let before = at.checked_sub(1).and_then(|at| tokens.get(at)).map(|(token, _)| token);
+    matches!(tokens[at].0, Token::Plus | Token::Minus) && before.is_none_or(operators)
 }
 
 fn ends_a_product(token: &Token<'_>) -> bool {
@@ -97,11 +107,10 @@ fn end_of_operand(tokens: &[Spanned<'_>], at: usize) -> Option<usize> {
             }
             depth -= 1;
         } else if depth == 0 {
-            let is_sign = matches!(token, Token::Plus | Token::Minus) && end.is_none();
             let ends = ends_a_product(token)
                 || matches!(token, Token::Mul | Token::Div | Token::FloorDiv | Token::Mod)
                 || matches!(token, Token::VariableEnd | Token::BlockEnd);
-            if ends && !is_sign {
+            if ends && !is_sign(tokens, index) {
                 break;
             }
         }
@@ -125,6 +134,7 @@ mod tests {
         check("{{ a % 2 == 0 }}", "{{ mod((a), (2)) == 0 }}");
         check("{{ x + (a.b[1] % 2) | c }}", "{{ x + (mod((a.b[1]), (2))) | c }}");
         check("{{ 1 + 2 * a % -b.c(1) * 3 }}", "{{ 1 + mod((2 * a), (-b.c(1))) * 3 }}");
+        check("{{ -7 % 3 - -a % 2 }}", "{{ mod((-7), (3)) - mod((-a), (2)) }}");
         check("{{ a % b % c }}", "{{ mod((mod((a), (b))), (c)) }}");
         check("{{ '%s-%s' % (a, b % c) ~ d }}", "{{ mod(('%s-%s'), ((a, mod((b), (c))))) ~ d }}");
         check(
