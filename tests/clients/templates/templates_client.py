@@ -40,9 +40,10 @@ GENERATOR = "it writes the items of a map as JSON: a list here, an error in Pyth
 SAFE = "Jinja2 escapes for HTML what is joined to a text that is marked as safe; the model was trained on plain text"
 REASONS = {
     **{(template, name): LOOPS_OVER_NONE
-       for template in ("CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
-                        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use")
+       for template in ("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use")
        for name in ("user", "system", "turns", "two systems")},
+    # Its notation is not known, so that tools are described in a message.
+    ("CohereForAI-c4ai-command-r-plus-tool_use", "*"): LOOPS_OVER_NONE,
     ("llama-cpp-deepseek-r1", "*"): GENERATOR,
     ("meetkai-functionary-medium-v3.1", "*"): SAFE,
 }
