@@ -3,30 +3,49 @@ use std::ops::Range;
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::{Error, ErrorKind};
 
 use super::python::MODULO;
 
 type Spanned<'a> = (Token<'a>, Range<usize>);
 
+/// Bound of the `%` between values: each of a chain (`a % b % c`) takes a pass over the template. Published ones have four at most.
+const MODULOS: usize = 256;
+
 /// `{% generation %}` only marks its text for training. `a % b` calls [`MODULO`], which formats texts.
 ///
 /// # Errors
-/// It is not Jinja.
-pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, minijinja::Error> {
+/// It is not Jinja, or has over [`MODULOS`].
+pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
     let mut source = source.to_owned();
     loop {
         let tokens = tokenize(&source, false, syntax.clone());
         let tokens: Vec<Spanned<'_>> = tokens
             .map(|token| token.map(|(token, span)| (token, span.start_offset as usize..span.end_offset as usize)))
             .collect::<Result<_, _>>()?;
-        let Some((range, text)) = next(&source, &tokens) else { return Ok(source) };
-        source.replace_range(range, &text);
+        if tokens.iter().filter(|(token, _)| matches!(token, Token::Mod)).count() > MODULOS {
+            return Err(Error::new(ErrorKind::SyntaxError, format!("a template has over {MODULOS} % between values")));
+        }
+        let (mut rewritten, mut end) = (String::new(), 0);
+        for (range, text) in (0..tokens.len()).filter_map(|at| change(&source, &tokens, at)) {
+            // What overlaps is changed in the next pass.
+            if range.start >= end {
+                rewritten += &source[end..range.start];
+                rewritten += &text;
+                end = range.end;
+            }
+        }
+        if end == 0 {
+            return Ok(source);
+        }
+        source = rewritten + &source[end..];
     }
 }
 
-/// The first place to change, and what stands there then.
-fn next(source: &str, tokens: &[Spanned<'_>]) -> Option<(Range<usize>, String)> {
-    tokens.iter().enumerate().find_map(|(at, (token, range))| match token {
+/// What a token and those around it become.
+fn change(source: &str, tokens: &[Spanned<'_>], at: usize) -> Option<(Range<usize>, String)> {
+    let (token, range) = &tokens[at];
+    match token {
         Token::Ident("generation") if is_tag(tokens, at) => Some((range.clone(), "if true".to_owned())),
         Token::Ident("endgeneration") if is_tag(tokens, at) => Some((range.clone(), "endif".to_owned())),
         Token::Mod => {
@@ -36,7 +55,7 @@ fn next(source: &str, tokens: &[Spanned<'_>]) -> Option<(Range<usize>, String)> 
             Some((left..right, format!("{MODULO}(({first}), ({second}))")))
         }
         _ => None,
-    })
+    }
 }
 
 fn is_tag(tokens: &[Spanned<'_>], at: usize) -> bool {
@@ -144,5 +163,8 @@ mod tests {
         check("{%- generation -%}x{% endgeneration %}", "{%- if true -%}x{% endif %}");
         check("{{ generation }}", "{{ generation }}");
         assert!(rewrite("{{ '", &SyntaxConfig::default()).is_err());
+        let chain = |count: usize| rewrite(&format!("{{{{ a{} }}}}", " % b".repeat(count)), &SyntaxConfig::default());
+        assert!(chain(MODULOS).is_ok() && chain(MODULOS + 1).is_err());
+        assert!(rewrite(&"{% generation %}{% endgeneration %}".repeat(4000), &SyntaxConfig::default()).is_ok());
     }
 }
