@@ -90,7 +90,7 @@ pub(super) fn chat(body: Body<CountTokensRequest>) -> Result<Converted<ChatReque
         parallel_tool_calls: choice.parallel,
         // What `output_config.effort` says has precedence.
         reasoning_effort: effort.or_else(|| thinking.as_ref().and_then(effort_of)),
-        thinking_budget: thinking.and_then(|thinking| thinking.budget_tokens),
+        thinking_budget: body.request.thinking_budget.or(thinking.and_then(|thinking| thinking.budget_tokens)),
         chat_template_kwargs: body.request.chat_template_kwargs,
         generation: GenerationFields {
             stop: body.request.stop_sequences.map(TextOrList::List),

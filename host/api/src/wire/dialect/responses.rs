@@ -135,6 +135,7 @@ pub(super) fn chat(body: Body<ResponsesRequest>) -> Result<Converted<ChatRequest
         parallel_tool_calls: request.parallel_tool_calls,
         reasoning_effort: request.reasoning.and_then(|reasoning| reasoning.effort),
         chat_template_kwargs: request.chat_template_kwargs,
+        thinking_budget: request.thinking_budget,
         verbosity: text(verbosity),
         generation: GenerationFields {
             max_completion_tokens: request.max_output_tokens,

@@ -56,6 +56,10 @@ request! {
         /// Variables for the model's chat template.
         #[schemars(extend("x-own" = true))]
         chat_template_kwargs: Map<String, Value>,
+        /// Tokens that the answer may spend on thinking; -1: any number.
+        #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
+        #[schemars(extend("x-own" = true))]
+        thinking_budget: Whole,
         #[garde(custom(refused("is not supported: this server calls no tools by itself")))]
         #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
         mcp_servers: Value,

@@ -58,6 +58,10 @@ request! {
         /// Variables for the model's chat template.
         #[schemars(extend("x-own" = true))]
         chat_template_kwargs: Map<String, Value>,
+        /// Tokens that the answer may spend on thinking; -1: any number.
+        #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
+        #[schemars(extend("x-own" = true))]
+        thinking_budget: Whole,
         /// The last event carries the usage in any case.
         #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
         stream_options: Value,

@@ -90,6 +90,10 @@ fn tools_and_thinking_are_the_chats() {
     assert_eq!(efforts, ["low", "low", "medium", "medium", "high"]);
     assert_eq!(effort(json!({"thinking": {"type": "disabled"}})), "none");
     assert_eq!(effort(json!({"thinking": {"type": "adaptive"}})), Value::Null);
+    let budget = |more: Value| body(&more)["thinking_budget"].clone();
+    assert_eq!(budget(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}})), 1024);
+    assert_eq!(budget(json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_budget": 7})), 7);
+    check_refused(&json!({"thinking_budget": -2}), "thinking_budget");
     let said = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "max"}});
     assert_eq!(effort(said), "max");
     let format = json!({"output_config": {"format": {"type": "json_schema", "schema": {"a": 1}}}});
