@@ -14,7 +14,6 @@
 mod capabilities;
 mod jinja;
 mod message;
-mod samples;
 mod template;
 mod write;
 
@@ -22,6 +21,5 @@ pub use capabilities::{Arguments, Capabilities, SystemTexts};
 pub use jinja::{RenderError, STACK_BYTES};
 pub use message::{CalledFunction, Conversation, Message, Role, ToolCall};
 pub use minijinja::Error as CompileError;
-pub use samples::render_samples;
-pub use template::{ChatTemplate, Source};
+pub use template::{ChatTemplate, Source, render_samples};
 pub use write::{Written, call_id};

@@ -1,9 +1,11 @@
 //! A model's chat template: one for all chats, or one for chats with tools beside it.
 use std::fmt;
 
+use serde_json::Map;
+
 use crate::capabilities::Capabilities;
 use crate::jinja::{FALLBACK, Jinja, RenderError};
-use crate::message::Conversation;
+use crate::message::{Conversation, Message, Role};
 
 /// What a template is made of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,4 +72,24 @@ impl ChatTemplate {
     fn variant(&self, has_tools: bool) -> &Variant {
         self.with_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.plain)
     }
+}
+
+/// Turns of the conversation that tries out a template.
+const TURNS: usize = 64;
+/// Bytes of each of its messages.
+const MESSAGE_BYTES: usize = 4 << 10;
+
+/// Renders what is rendered when a template is loaded, and a long conversation. A template may refuse them: the outcome does not
+/// matter, but what it costs does. To be called where memory and time are bounded, because no count of instructions bounds them.
+pub fn render_samples(source: Source<'_>) {
+    // The server itself reports a template that does not compile.
+    let Ok(template) = ChatTemplate::compile(source) else { return };
+    let conversation = Conversation { messages: &long(), tools: &[], variables: &Map::new() };
+    let _ = template.render(false, conversation);
+}
+
+fn long() -> Vec<Message> {
+    let long = "a ".repeat(MESSAGE_BYTES / 2);
+    let role = |turn: usize| if turn.is_multiple_of(2) { Role::User } else { Role::Assistant };
+    (0..TURNS).map(|turn| Message::new(role(turn), &*long)).chain([Message::new(Role::User, "Go on")]).collect()
 }
