@@ -8,8 +8,6 @@ mod flow;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
-#[doc(hidden)]
-pub mod shapes;
 mod wire;
 
 pub use camshaft_template::{CompileError, STACK_BYTES as TEMPLATE_STACK_BYTES};

@@ -6,7 +6,6 @@ mod native;
 mod openai;
 mod parts;
 mod responses;
-mod usage;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,9 +15,8 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use camshaft_core::message::{FinishReason, TokenLogprob};
+use camshaft_core::message::TokenLogprob;
 use futures_util::{FutureExt, stream};
-use serde::{Serialize, Serializer};
 use tokio::time::timeout;
 
 use crate::flow::budget::{self, Share};
@@ -31,6 +29,7 @@ use crate::flow::trace;
 use crate::wire::answer::Answer;
 use crate::wire::dialect::AnswerFormat;
 use crate::wire::sse::{self, Pieces};
+use crate::wire::types::generation::Finish;
 
 use parts::{AnswerPart, PartParser};
 
@@ -73,49 +72,6 @@ impl AnswerDelta {
     }
 }
 
-/// Why a choice ended, as OpenAI's `finish_reason` says it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Finish {
-    Stop,
-    /// The stop string of this index.
-    StopString(u8),
-    Length,
-    /// The time that the request allowed; OpenAI's shapes have no word for it.
-    Expired,
-    ContentFilter,
-    ToolCalls,
-}
-
-impl Serialize for Finish {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl Finish {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop | Self::StopString(_) => "stop",
-            Self::Length | Self::Expired => "length",
-            Self::ContentFilter => "content_filter",
-            Self::ToolCalls => "tool_calls",
-        }
-    }
-}
-
-impl From<FinishReason> for Finish {
-    fn from(reason: FinishReason) -> Self {
-        match reason {
-            FinishReason::Stop => Self::Stop,
-            FinishReason::StopString(stop) => Self::StopString(stop),
-            FinishReason::Filtered => Self::ContentFilter,
-            FinishReason::Expired => Self::Expired,
-            // `RunningChoices` turns a cancelled generation into an error.
-            FinishReason::Length | FinishReason::Cancelled => Self::Length,
-        }
-    }
-}
-
 /// Writes a streamed answer in the shape of one API. A trait, because each API keeps a state of its own between the same calls.
 trait AnswerWriter: Send {
     /// Comes before anything else of a choice, also before an error. Later calls do nothing.
@@ -125,7 +81,7 @@ trait AnswerWriter: Send {
     /// All choices have ended.
     fn end(&mut self, out: &mut Pieces, totals: Totals);
     /// Nothing follows.
-    fn fail(&mut self, out: &mut Pieces, error: &Answer);
+    fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str);
     /// A line that clients skip, while there is nothing to say.
     fn comment(&mut self, out: &mut Pieces, text: &str) {
         sse::say(out.next(), text);
@@ -140,7 +96,7 @@ trait AnswerWriter: Send {
         0
     }
 
-    fn event(&mut self, out: &mut Pieces, index: usize, event: Result<AnswerEvent, Box<Answer>>) {
+    fn event(&mut self, out: &mut Pieces, index: usize, event: Result<AnswerEvent, Box<Answer>>, request_id: &str) {
         if let Ok(AnswerEvent::Queued(position)) = event {
             return self.comment(out, &format!("x-queue-position: {position}"));
         }
@@ -149,7 +105,7 @@ trait AnswerWriter: Send {
             Ok(AnswerEvent::Started | AnswerEvent::Queued(_)) => {}
             Ok(AnswerEvent::Delta(delta)) => self.delta(out, index, &delta),
             Ok(AnswerEvent::Finished(finish)) => self.finish(out, index, finish),
-            Err(error) => self.fail(out, &error),
+            Err(error) => self.fail(out, &error, request_id),
         }
     }
 }
@@ -306,10 +262,10 @@ impl SseBody {
     fn take(&mut self, index: usize, event: Result<AnswerEvent, FlowError>) {
         let event = event.map_err(|error| Box::new(error.answer()));
         if let Err(answer) = &event {
-            self.exchange.note_in_stream(answer.status().as_u16(), &answer.note());
+            self.exchange.note_in_stream(answer.status().as_u16(), answer.note());
             self.ended = true;
         }
-        self.writer.event(&mut self.out, index, event);
+        self.writer.event(&mut self.out, index, event, self.exchange.id());
         self.account();
     }
 
@@ -418,7 +374,7 @@ async fn whole(
     kept::rendered(share, move |share| match format {
         AnswerFormat::OpenAi => openai::whole(&request, &choices, totals, share),
         AnswerFormat::Responses(echo) => responses::whole(echo, &request, choices, totals, share),
-        AnswerFormat::Messages => messages::whole(&request, choices, totals, share),
+        AnswerFormat::Messages => messages::whole(&request, &choices, totals, share),
         AnswerFormat::Native(_) => native::whole(&request, &choices, totals, share),
     })
     .await

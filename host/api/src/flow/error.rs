@@ -438,8 +438,11 @@ mod tests {
         ];
         for error in errors {
             let answer = error.answer();
-            assert!(!answer.body().error.message.contains("secret"), "{error:?}");
-            assert!(answer.note().detail.is_some_and(|detail| detail.contains("secret backtrace")), "{error:?}");
+            assert!(!answer.note().object.message.contains("secret"), "{error:?}");
+            assert!(
+                answer.note().detail.as_ref().is_some_and(|detail| detail.contains("secret backtrace")),
+                "{error:?}"
+            );
         }
     }
 
@@ -458,7 +461,7 @@ mod tests {
     fn regression_lists_the_models_where_one_has_to_be_named_and_not_without_end() {
         let message = |count: usize| {
             let models = (0..count).map(|i| format!("m{i}")).collect();
-            FlowError::ModelRequired { models }.answer().body().error.message
+            FlowError::ModelRequired { models }.answer().note().object.message.clone()
         };
         assert_eq!(message(2), "model is required where several are served: m0, m1");
         assert!(message(10).ends_with("m9"), "{}", message(10));

@@ -222,12 +222,12 @@ impl Exchange {
 
     /// Counts and logs an error that was sent to the client.
     pub(crate) fn note(&self, error: &ErrorNote) {
-        let _ = self.error.set(error.code.clone());
+        let _ = self.error.set(error.code().to_owned());
         if let Some(rejection) = error.rejection {
             self.metrics.rejections.with_label_values(&[rejection.as_str()]).inc();
         }
         if let Some(detail) = &error.detail {
-            tracing::error!(request_id = self.head.id, code = error.code, detail = ?detail, "request failed");
+            tracing::error!(request_id = self.head.id, code = error.code(), detail = ?detail, "request failed");
         }
     }
 

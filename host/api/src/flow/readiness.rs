@@ -345,7 +345,7 @@ mod tests {
     }
 
     fn why(readiness: &Readiness) -> String {
-        readiness.ready().unwrap_err().answer().body().error.message
+        readiness.ready().unwrap_err().answer().note().object.message.clone()
     }
 
     #[test]

@@ -53,7 +53,11 @@ pub(crate) async fn count_message(incoming: Incoming) -> Result<Response, FlowEr
 /// # Errors
 /// As [`template`], with fields as the client has them.
 pub(crate) async fn count_response(incoming: Incoming) -> Result<Response, FlowError> {
-    count(incoming, dialect::counted_response, CountedInput::new).await
+    count(incoming, dialect::counted_response, |input_tokens| CountedInput {
+        object: "response.input_tokens",
+        input_tokens,
+    })
+    .await
 }
 
 async fn count<T: Serialize>(

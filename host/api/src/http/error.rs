@@ -232,7 +232,7 @@ mod tests {
     fn keeps_what_an_auth_policy_said_out_of_the_clients_sight() {
         let fault = Fault { plugin: "keys".into(), kind: FaultKind::Trap, detail: "secret backtrace".into() };
         let answer = ApiError::AuthFault(Box::new(fault)).answer();
-        assert_eq!(answer.body().error.message, "an auth policy failed");
-        assert!(answer.note().detail.is_some_and(|detail| detail.contains("secret backtrace")));
+        assert_eq!(answer.note().object.message, "an auth policy failed");
+        assert!(answer.note().detail.as_ref().is_some_and(|detail| detail.contains("secret backtrace")));
     }
 }

@@ -3,7 +3,6 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::HeaderValue;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::get;
@@ -11,9 +10,8 @@ use axum::routing::get;
 use crate::flow::error::FlowError;
 use crate::flow::readiness::Readiness;
 use crate::http::error_shape::ErrorShape;
-use crate::http::request_id::{self, X_REQUEST_ID};
+use crate::http::request_id;
 use crate::http::{cors, health, inference, open_inference, routes};
-use crate::wire::answer::ErrorNote;
 
 /// The server is alive, so that nobody ends it for being slow; everything else may come again, and is told how far it is.
 /// Pages of these origins are told, too.
@@ -41,13 +39,6 @@ async fn name(request: Request, next: Next) -> Response {
     let id = request_id::of(request.headers());
     let shape = ErrorShape::of(request.uri().path());
     let mut response = next.run(request).await;
-    if let (Some(note), Some(shape)) = (response.extensions_mut().remove::<ErrorNote>(), shape) {
-        shape.write(&note, &id, &mut response);
-    }
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        let headers = response.headers_mut();
-        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
-        headers.insert(X_REQUEST_ID, id);
-    }
+    shape.finish(&id, &mut response);
     response
 }

@@ -12,8 +12,7 @@ use crate::flow::readiness;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 use crate::http::error_shape::ErrorShape;
-use crate::http::request_id::{self, X_REQUEST_ID};
-use crate::wire::answer::ErrorNote;
+use crate::http::request_id;
 use crate::wire::echo::Shown;
 use crate::wire::quota_headers;
 
@@ -29,18 +28,11 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     request.extensions_mut().insert(exchange.clone());
     let shape = ErrorShape::of(request.uri().path());
     let mut response = next.run(request).await;
-    if let Some(note) = response.extensions_mut().remove::<ErrorNote>() {
+    if let Some(note) = shape.finish(exchange.id(), &mut response) {
         exchange.note(&note);
-        if let Some(shape) = shape {
-            shape.write(&note, exchange.id(), &mut response);
-        }
     }
     exchange.set_status(response.status().as_u16());
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(exchange.id()) {
-        headers.extend(shape.and_then(ErrorShape::id_header).map(|name| (name, id.clone())));
-        headers.insert(X_REQUEST_ID, id);
-    }
     if let Some(meant) = exchange.instead_of().and_then(|meant| HeaderValue::from_str(meant).ok()) {
         headers.insert(FALLBACK_FOR, meant);
     }

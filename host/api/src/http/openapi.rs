@@ -12,19 +12,19 @@ use serde_json::{Map, Value, json};
 
 use crate::http::error_shape::ErrorShape;
 use crate::http::paths;
-use crate::wire::anthropic_error;
-use crate::wire::types::chat::{ChatChunk, ChatCompletion, ChatRequest};
-use crate::wire::types::completions::{Completion, CompletionRequest};
+use crate::wire::answer::ErrorBody;
+use crate::wire::anthropic_error::{self, MessageError};
+use crate::wire::open_inference::InferenceError;
+use crate::wire::types::chat::{ChatChoice, ChatChunkChoice, ChatRequest};
+use crate::wire::types::completions::{CompletionChoice, CompletionRequest};
 use crate::wire::types::embeddings::{EmbeddingList, EmbeddingRequest};
-use crate::wire::types::errors::{ERRORS, ErrorResponse, InferenceErrorResponse};
+use crate::wire::types::errors::ERRORS;
 use crate::wire::types::generate::{GenerateEvent, GenerateRequest, Generation};
-use crate::wire::types::messages::{
-    CountTokensRequest, CountedTokens, Message, MessageErrorResponse, MessageEvent, MessagesRequest,
-};
+use crate::wire::types::generation::ChoiceList;
+use crate::wire::types::messages::{CountTokensRequest, CountedTokens, Message, MessageEvent, MessagesRequest};
 use crate::wire::types::models::{ModelDetails, ModelList, TensorModelInfo};
 use crate::wire::types::ranking::{RerankRequest, Reranked, ScoreList, ScoreRequest};
-use crate::wire::types::response_events::ResponseEvent;
-use crate::wire::types::responses::{self, CountedInput, ResponsesRequest};
+use crate::wire::types::responses::{self, CountedInput, ResponseEvent, ResponsesRequest};
 use crate::wire::types::tokens::{
     ChatPrompt, CloseSessionRequest, ClosedSession, DetokenizeRequest, Detokenized, SessionList, TokenizeRequest,
     Tokenized,
@@ -86,32 +86,38 @@ fn described(route: &PublicRoute) -> Described {
         ("GET", OPENAPI) => getting("This description", Json),
         ("GET", DOCS) => getting("A page that shows this description", Other("text/html")),
         ("POST", "/v1/chat/completions" | "/chat") => {
-            chunks(posting("Answers a conversation", of::<ChatRequest>, Typed(of::<ChatCompletion>)), of::<ChatChunk>)
+            let answer = Typed(of::<ChoiceList<'_, ChatChoice<'_>>>);
+            let events = of::<ChoiceList<'_, ChatChunkChoice<'_>>>;
+            chunks(posting("Answers a conversation", of::<ChatRequest>, answer), events)
         }
         ("POST", "/v1/completions") => chunks(
-            posting("Continues a text or tokens", of::<CompletionRequest>, Typed(of::<Completion>)),
-            of::<Completion>,
+            posting(
+                "Continues a text or tokens",
+                of::<CompletionRequest>,
+                Typed(of::<ChoiceList<'_, CompletionChoice<'_>>>),
+            ),
+            of::<ChoiceList<'_, CompletionChoice<'_>>>,
         ),
         ("POST", paths::RESPONSES) => {
-            let responses = Typed(of::<responses::Response>);
+            let responses = Typed(of::<responses::Response<'_>>);
             chunks(
                 posting("Answers a conversation (OpenAI's Responses API)", of::<ResponsesRequest>, responses),
-                of::<ResponseEvent>,
+                of::<ResponseEvent<'_>>,
             )
         }
         ("POST", paths::MESSAGES) => {
-            let message = Typed(of::<Message>);
+            let message = Typed(of::<Message<'_>>);
             chunks(
                 posting("Answers a conversation (Anthropic's Messages API)", of::<MessagesRequest>, message),
-                of::<MessageEvent>,
+                of::<MessageEvent<'_>>,
             )
         }
         ("POST", paths::COUNT_TOKENS) => {
             posting("Counts the tokens of a conversation", of::<CountTokensRequest>, Typed(of::<CountedTokens>))
         }
         ("POST", paths::GENERATE | paths::GENERATE_ALIAS) => chunks(
-            posting("Continues a text or tokens, without choices", of::<GenerateRequest>, Typed(of::<Generation>)),
-            of::<GenerateEvent>,
+            posting("Continues a text or tokens, without choices", of::<GenerateRequest>, Typed(of::<Generation<'_>>)),
+            of::<GenerateEvent<'_>>,
         ),
         ("POST", paths::TEMPLATE) => {
             posting("The prompt that a conversation makes", of::<ChatRequest>, Typed(of::<ChatPrompt>))
@@ -196,13 +202,13 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
         let entry = paths.entry(path).or_insert_with(|| json!({}));
         entry[route.method.as_str().to_lowercase()] = operation;
     }
-    let error = of::<ErrorResponse>(&mut generator);
-    let message_error = of::<MessageErrorResponse>(&mut generator);
-    let inference_error = of::<InferenceErrorResponse>(&mut generator);
+    let error = of::<ErrorBody<'_>>(&mut generator);
+    let message_error = of::<MessageError<'_>>(&mut generator);
+    let inference_error = of::<InferenceError<'_>>(&mut generator);
     let shapes = [
-        (None, &error),
-        (Some(ErrorShape::Messages), &message_error),
-        (Some(ErrorShape::OpenInference), &inference_error),
+        (ErrorShape::OpenAi, &error),
+        (ErrorShape::Messages, &message_error),
+        (ErrorShape::OpenInference, &inference_error),
     ];
     let responses: Map<String, Value> = shapes
         .into_iter()
@@ -239,12 +245,12 @@ fn description(routes: impl Iterator<Item = PublicRoute>) -> Value {
 }
 
 /// What each status stands for, in the shape of errors of a path. Several rows of the table may have one.
-fn by_status(shape: Option<ErrorShape>) -> impl Iterator<Item = (String, String)> {
+fn by_status(shape: ErrorShape) -> impl Iterator<Item = (String, String)> {
     let mut all: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for row in ERRORS {
         let status = |code: &Option<&str>| match shape {
-            Some(ErrorShape::Messages) => anthropic_error::of_answer(row.status, code.unwrap_or_default()).0,
-            Some(ErrorShape::OpenInference) | None => row.status,
+            ErrorShape::Messages => anthropic_error::of_answer(row.status, code.unwrap_or_default()).0,
+            ErrorShape::OpenAi | ErrorShape::OpenInference => row.status,
         };
         for status in row.codes.iter().map(status).collect::<BTreeSet<u16>>() {
             all.entry(status.to_string()).or_default().push(row.when);
@@ -254,11 +260,11 @@ fn by_status(shape: Option<ErrorShape>) -> impl Iterator<Item = (String, String)
 }
 
 /// The name of the error with this status.
-fn error_name(shape: Option<ErrorShape>, status: &str) -> String {
+fn error_name(shape: ErrorShape, status: &str) -> String {
     match shape {
-        Some(ErrorShape::Messages) => format!("messages-{status}"),
-        Some(ErrorShape::OpenInference) => format!("inference-{status}"),
-        None => status.to_owned(),
+        ErrorShape::Messages => format!("messages-{status}"),
+        ErrorShape::OpenInference => format!("inference-{status}"),
+        ErrorShape::OpenAi => status.to_owned(),
     }
 }
 

@@ -3,6 +3,7 @@ use axum::http::{HeaderMap, StatusCode};
 
 use crate::http::error::ApiError;
 use crate::http::request_id::{self, X_REQUEST_ID};
+use crate::wire::answer::ErrorBody;
 
 /// Header lines, each with its end, and the body that they announce, for an answer over HTTP/1 with this status.
 /// `head_bytes`: the most that a head may have.
@@ -11,8 +12,9 @@ pub fn refused_head(status: StatusCode, head_bytes: usize) -> (String, Vec<u8>) 
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE | StatusCode::URI_TOO_LONG => ApiError::HeadTooLarge { head_bytes },
         _ => ApiError::UnreadableHead,
     };
-    let body = serde_json::to_vec(&error.answer().body()).unwrap_or_default();
-    let (length, id) = (body.len(), request_id::of(&HeaderMap::new()));
+    let (answer, id) = (error.answer(), request_id::of(&HeaderMap::new()));
+    let body = serde_json::to_vec(&ErrorBody { error: &answer.note().object, request_id: &id }).unwrap_or_default();
+    let length = body.len();
     let lines = format!("content-type: application/json\r\ncontent-length: {length}\r\n{X_REQUEST_ID}: {id}\r\n");
     (lines, body)
 }

@@ -7,6 +7,7 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::quota::Standings;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::wire::names::Names;
@@ -18,11 +19,8 @@ pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: StatusCode,
-    object: ErrorObject,
+    note: ErrorNote,
     retry: Retry,
-    rejection: Option<Rejection>,
-    /// For the log only.
-    detail: Option<String>,
     standings: Option<Standings>,
 }
 
@@ -37,17 +35,20 @@ pub(crate) enum Retry {
     After(u8),
 }
 
-/// The wire shape of every error.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ErrorBody {
-    pub(crate) error: ErrorObject,
+/// What a failed request is answered with, and the last event of a stream that fails.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ErrorBody<'a> {
+    pub(crate) error: &'a ErrorObject,
+    pub(crate) request_id: &'a str,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct ErrorObject {
     pub(crate) message: String,
     #[serde(rename = "type")]
+    #[schemars(with = "String")]
     pub(crate) kind: ErrorType,
+    /// The field at fault (`messages[2].content`).
     pub(crate) param: Option<String>,
     pub(crate) code: Option<Cow<'static, str>>,
 }
@@ -79,27 +80,28 @@ pub(crate) enum Rejection {
     SlowReader,
 }
 
-/// Passed to the access log and the metrics in the response's extensions.
+/// What went wrong. In the extensions of a response, whose body is yet to be written in the shape of its API.
 #[derive(Debug, Clone)]
 pub(crate) struct ErrorNote {
-    pub(crate) code: String,
-    /// What the client is told.
-    pub(crate) message: String,
-    /// The field that it is about.
-    pub(crate) param: Option<String>,
+    pub(crate) object: ErrorObject,
     pub(crate) rejection: Option<Rejection>,
     /// Details for the log that the client is not told.
     pub(crate) detail: Option<String>,
 }
 
 impl ErrorNote {
+    pub(crate) fn code(&self) -> &str {
+        self.object.code.as_deref().unwrap_or(self.object.kind.as_str())
+    }
+
     /// The message where the client is told no field beside it.
     pub(crate) fn naming_field(&self) -> Cow<'_, str> {
-        let Some(param) = &self.param else { return self.message.as_str().into() };
+        let ErrorObject { message, param, .. } = &self.object;
+        let Some(param) = param else { return message.as_str().into() };
         // A name that only begins with the field's is another one.
-        let rest = self.message.strip_prefix(param.as_str());
+        let rest = message.strip_prefix(param.as_str());
         let is_named = rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
-        if is_named { self.message.as_str().into() } else { format!("{param}: {}", self.message).into() }
+        if is_named { message.as_str().into() } else { format!("{param}: {message}").into() }
     }
 }
 
@@ -111,7 +113,8 @@ impl Answer {
             Cow::Owned(cut) => cut,
         };
         let object = ErrorObject { message, kind, param: None, code: None };
-        Self { status, object, retry: Retry::Unspecified, rejection: None, detail: None, standings: None }
+        let note = ErrorNote { object, rejection: None, detail: None };
+        Self { status, note, retry: Retry::Unspecified, standings: None }
     }
 
     /// 400.
@@ -132,18 +135,18 @@ impl Answer {
     }
 
     pub(crate) fn code(mut self, code: impl Into<Cow<'static, str>>) -> Self {
-        self.object.code = Some(code.into());
+        self.note.object.code = Some(code.into());
         self
     }
 
     pub(crate) fn param(mut self, param: impl Into<Option<String>>) -> Self {
-        self.object.param = param.into();
+        self.note.object.param = param.into();
         self
     }
 
     /// Names the field as the client has it, with its whole path.
     pub(crate) fn renamed(mut self, names: &Names) -> Self {
-        let object = &mut self.object;
+        let object = &mut self.note.object;
         if let Some(param) = &mut object.param {
             names.rename(param, &mut object.message);
         }
@@ -156,12 +159,12 @@ impl Answer {
     }
 
     pub(crate) fn rejection(mut self, rejection: Rejection) -> Self {
-        self.rejection = Some(rejection);
+        self.note.rejection = Some(rejection);
         self
     }
 
     pub(crate) fn detail(mut self, detail: String) -> Self {
-        self.detail = Some(detail);
+        self.note.detail = Some(detail);
         self
     }
 
@@ -174,21 +177,14 @@ impl Answer {
         self.status
     }
 
-    /// The error object that the client reads.
-    pub(crate) fn body(&self) -> ErrorBody {
-        ErrorBody { error: self.object.clone() }
-    }
-
-    pub(crate) fn note(&self) -> ErrorNote {
-        let code = self.object.code.as_deref().unwrap_or(self.object.kind.as_str()).to_owned();
-        let (message, param) = (self.object.message.clone(), self.object.param.clone());
-        ErrorNote { code, message, param, rejection: self.rejection, detail: self.detail.clone() }
+    pub(crate) fn note(&self) -> &ErrorNote {
+        &self.note
     }
 
     #[cfg(test)]
     pub(crate) fn check(&self, status: u16, code: Option<&str>, retry: Retry) {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
-        assert_eq!(self.object.code.as_deref(), code, "{self:?}");
+        assert_eq!(self.note.object.code.as_deref(), code, "{self:?}");
         assert_eq!(self.retry, retry, "{self:?}");
     }
 }
@@ -262,9 +258,8 @@ fn chain(error: &dyn Error) -> String {
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
-        let note = self.note();
-        let Self { status, object, retry, standings, .. } = self;
-        let mut response = (status, axum::Json(ErrorBody { error: object })).into_response();
+        let Self { status, note, retry, standings } = self;
+        let mut response = status.into_response();
         let headers = response.headers_mut();
         match retry {
             Retry::Unspecified => None,

@@ -1,28 +1,33 @@
 //! Errors in the shape of Anthropic's API.
+use std::borrow::Cow;
+
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The wire shape of an error.
-#[derive(Debug, Serialize)]
-pub(crate) struct ErrorBody<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    error: ErrorObject<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<&'a str>,
+use crate::wire::answer::ErrorNote;
+
+/// An error on any path of this API.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct MessageError<'a> {
+    /// `error`.
+    r#type: &'static str,
+    error: MessageErrorObject<'a>,
+    request_id: &'a str,
 }
 
-#[derive(Debug, Serialize)]
-struct ErrorObject<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    message: &'a str,
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct MessageErrorObject<'a> {
+    r#type: &'static str,
+    message: Cow<'a, str>,
+    /// Of an error about `thread`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<Details>,
+    details: Option<MessageErrorDetails>,
 }
 
 /// By this its clients know that they must send whole conversations.
-#[derive(Debug, Serialize)]
-struct Details {
+#[derive(Debug, Serialize, JsonSchema)]
+struct MessageErrorDetails {
+    /// `thread_unsupported_request`.
     error_code: &'static str,
 }
 
@@ -30,21 +35,18 @@ struct Details {
 pub(crate) const OVERLOADED: u16 = 529;
 const OVERLOADED_KIND: &str = "overloaded_error";
 
-pub(crate) fn body<'a>(kind: &'static str, message: &'a str) -> ErrorBody<'a> {
-    ErrorBody { kind: "error", error: ErrorObject { kind, message, details: None }, request_id: None }
+impl<'a> MessageError<'a> {
+    pub(crate) fn new(error: MessageErrorObject<'a>, request_id: &'a str) -> Self {
+        Self { r#type: "error", error, request_id }
+    }
 }
 
-impl<'a> ErrorBody<'a> {
-    /// `param`: the field that the error is about.
-    pub(crate) fn about(mut self, param: Option<&str>) -> Self {
-        let unthreaded = param.filter(|param| *param == "thread");
-        self.error.details = unthreaded.map(|_| Details { error_code: "thread_unsupported_request" });
-        self
-    }
-
-    pub(crate) fn request(mut self, id: &'a str) -> Self {
-        self.request_id = Some(id);
-        self
+impl<'a> MessageErrorObject<'a> {
+    /// `kind`: see [`of_answer`].
+    pub(crate) fn new(kind: &'static str, note: &'a ErrorNote) -> Self {
+        let unthreaded = note.object.param.as_deref() == Some("thread");
+        let details = unthreaded.then_some(MessageErrorDetails { error_code: "thread_unsupported_request" });
+        Self { r#type: kind, message: note.naming_field(), details }
     }
 }
 
@@ -66,7 +68,8 @@ pub(crate) fn of_answer(status: u16, code: &str) -> (u16, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::wire::answer::Answer;
+    use serde_json::{Value, json};
 
     #[test]
     fn each_status_has_the_type_that_anthropics_clients_know() {
@@ -86,15 +89,16 @@ mod tests {
 
     #[test]
     fn an_error_about_a_thread_has_what_its_clients_go_on_by() {
-        let got = serde_json::to_value(body("invalid_request_error", "m").about(Some("thread"))).unwrap();
-        assert_eq!(got["error"]["details"], json!({"error_code": "thread_unsupported_request"}));
-        let other = serde_json::to_value(body("invalid_request_error", "m").about(Some("model"))).unwrap();
-        assert!(other["error"].get("details").is_none(), "{other}");
-    }
-
-    #[test]
-    fn an_error_has_its_type_its_message_and_its_request() {
-        let got = serde_json::to_value(body("api_error", "m").request("r")).unwrap();
-        assert_eq!(got, json!({"type": "error", "error": {"type": "api_error", "message": "m"}, "request_id": "r"}));
+        let check = |param: &str, details: Option<Value>| {
+            let note = Answer::invalid("m").param(param.to_owned()).note().clone();
+            let error = MessageErrorObject::new("invalid_request_error", &note);
+            let got = serde_json::to_value(MessageError::new(error, "r")).unwrap();
+            let mut expected = json!({"type": "error", "request_id": "r",
+                "error": {"type": "invalid_request_error", "message": format!("{param}: m")}});
+            expected["error"].as_object_mut().unwrap().extend(details.map(|details| ("details".to_owned(), details)));
+            assert_eq!(got, expected);
+        };
+        check("thread", Some(json!({"error_code": "thread_unsupported_request"})));
+        check("model", None);
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn names_the_field_at_fault() {
         let check = |body: Value, param: &str| {
-            let error = of(&body).unwrap_err().answer().body().error;
+            let error = of(&body).unwrap_err().answer().note().object.clone();
             assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
         };
         check(json!({"response_format": "json"}), "response_format");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn check_param(messages: &Value, param: &str) {
-        let error = parse(messages).unwrap_err().answer().body().error;
+        let error = parse(messages).unwrap_err().answer().note().object.clone();
         assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
     }
 

@@ -2,6 +2,7 @@
 //! (KServe, "Open Inference Protocol (V2)", with the binary tensor data extension of Triton.)
 use axum::http::HeaderName;
 use camshaft_core::tensor::{Datatype, Tensor};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::wire::tensor_objects::{Flat, SpecObject};
@@ -44,8 +45,8 @@ pub(crate) struct IndexedModel<'a> {
 }
 
 /// The error of every failed request.
-#[derive(Debug, Serialize)]
-pub(crate) struct ErrorText<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct InferenceError<'a> {
     pub(crate) error: &'a str,
 }
 

@@ -43,7 +43,7 @@ fn settings_of(
 
 /// `param` and message of the refusal.
 fn refusal(body: &Value) -> (Option<String>, String) {
-    let error = read(body).unwrap_err().answer().body().error;
+    let error = read(body).unwrap_err().answer().note().object.clone();
     (error.param, error.message)
 }
 

@@ -13,7 +13,7 @@ fn body(body: &Value) -> Result<Body<PredictRequest>, RequestError> {
 
 /// The field at fault and the message.
 fn fault(error: &RequestError) -> (String, String) {
-    let object = error.answer().body().error;
+    let object = error.answer().note().object.clone();
     (object.param.unwrap_or_default(), object.message)
 }
 

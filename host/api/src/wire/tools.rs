@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn names_the_tool_and_field_at_fault() {
         let check = |body: &Value, param: &str| {
-            let error = read(body).unwrap_err().answer().body().error;
+            let error = read(body).unwrap_err().answer().note().object.clone();
             assert_eq!(error.param.as_deref(), Some(param), "{body}: {}", error.message);
         };
         let tools = |tool: Value| json!({"tools": [function("a"), tool]});
@@ -208,7 +208,7 @@ mod tests {
         let named = |name: &str| json!({"type": "function", "function": {"name": name}});
         // Where the client is told no field beside it, the message has to name it.
         for (body, field) in [(&parameters, "tools[1].function.parameters: "), (&with(&named("c")), "tool_choice: ")] {
-            let message = read(body).unwrap_err().answer().body().error.message;
+            let message = read(body).unwrap_err().answer().note().object.message.clone();
             assert!(message.starts_with(field), "{message}");
         }
         check(&with(&json!(1)), "tool_choice");

@@ -1,15 +1,16 @@
 //! The bodies of OpenAI's and Anthropic's endpoints, and of the own ones beside them, as types. A request's type gives its parsing, its
-//! bounds and its part of `/openapi.json` (see [`crate::wire::read`]); tests hold the answers to theirs.
+//! bounds and its part of `/openapi.json` (see [`crate::wire::read`]); an answer's is written as it is, and described there, too.
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod errors;
+pub(crate) mod events;
 pub(crate) mod generate;
 pub(crate) mod generation;
+pub(crate) mod logprobs;
 pub(crate) mod messages;
 pub(crate) mod models;
 pub(crate) mod ranking;
-pub(crate) mod response_events;
 pub(crate) mod responses;
 pub(crate) mod tensors;
 pub(crate) mod tokens;

@@ -10,7 +10,6 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, ConfiguredSampling, GenerateBackend, Model, Naming, TextModel};
-use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_api::{
     AdapterLease, AdapterSource, Adapters, Api, ApiLimits, ApiOptions, Control, FixedModels, LoadedFile, LocalQuotas,
     ModelControl, ModelHealth, PublicAccess, Readiness, Reloaded, admin_router, public_router,
@@ -25,6 +24,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use crate::description::{check_reply, description};
 use crate::policies::{Fixed, Rules};
 use crate::pool::{Pool, Step, hello};
 
@@ -233,16 +233,22 @@ impl Server {
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
-        let reply = self.send(request("POST", path, &body.to_string())).await;
-        check_shape(path, &reply);
-        reply
+        self.send(request("POST", path, &body.to_string())).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(request("GET", path, "")).await
     }
 
+    /// Whatever is answered is what the description says.
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
+        let (path, method) = (request.uri().path().to_owned(), request.method().as_str().to_lowercase());
+        let reply = self.send_unchecked(request).await;
+        check_reply(description(self).await, (&path, &method), &reply);
+        reply
+    }
+
+    pub(crate) async fn send_unchecked(&self, request: Request<Body>) -> Reply {
         reply(self.public.clone(), request).await
     }
 
@@ -315,47 +321,6 @@ fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
     (vec![model("demo"), model("org/secret")], hold)
 }
 
-/// Whatever is answered is of the type that describes it, and has nothing that the type does not know.
-fn check_shape(path: &str, reply: &Reply) {
-    let streamed = reply.header("content-type").is_some_and(|media| media.starts_with("text/event-stream"));
-    let shape = match path {
-        "/v1/chat/completions" | "/chat" if streamed => Shape::ChatChunk,
-        "/v1/chat/completions" | "/chat" => Shape::ChatCompletion,
-        "/v1/completions" => Shape::Completion,
-        "/v1/responses" if streamed => Shape::ResponseEvent,
-        "/v1/responses" => Shape::Response,
-        "/v1/messages" if streamed => Shape::MessageEvent,
-        "/v1/messages" => Shape::Message,
-        "/v1/messages/count_tokens" => Shape::CountedTokens,
-        "/v1/generate" | "/generate" if streamed => Shape::GenerateEvent,
-        "/v1/generate" | "/generate" => Shape::Generation,
-        "/v1/chat/template" => Shape::ChatPrompt,
-        "/v1/rerank" => Shape::Reranked,
-        "/v1/score" => Shape::Scores,
-        "/v1/tokenize" => Shape::Tokenized,
-        "/v1/detokenize" => Shape::Detokenized,
-        "/v1/session/close" => Shape::ClosedSession,
-        _ => return,
-    };
-    let check = |answer: &Value| {
-        let shape = match shape {
-            // Its events say of themselves that they are errors.
-            Shape::MessageEvent => shape,
-            Shape::Message | Shape::CountedTokens if answer["type"] == "error" => Shape::MessageError,
-            _ if answer["error"].is_object() && answer["object"] != "response" => Shape::Error,
-            _ => shape,
-        };
-        assert_eq!(round_trip(shape, answer).as_ref().map_err(ToString::to_string), Ok(answer), "{shape:?}: {answer}");
-    };
-    match streamed {
-        true if matches!(shape, Shape::ResponseEvent | Shape::MessageEvent) => {
-            named(&reply.text).iter().for_each(|(_, event)| check(event));
-        }
-        true => reply.events().0.iter().for_each(check),
-        false => check(&reply.json()),
-    }
-}
-
 /// The names and the payloads of a stream's events.
 pub(crate) fn named(text: &str) -> Vec<(String, Value)> {
     let frames = text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':'));
@@ -382,8 +347,8 @@ impl Reply {
         let body = self.json();
         let error = body["error"].as_object().unwrap();
         assert_eq!(error.keys().collect::<Vec<_>>(), ["message", "type", "param", "code"]);
-        assert_eq!(body.as_object().unwrap().len(), 1);
-        assert!(self.header("x-request-id").is_some());
+        assert_eq!(body.as_object().unwrap().keys().collect::<Vec<_>>(), ["error", "request_id"]);
+        assert_eq!(body["request_id"].as_str(), self.header("x-request-id"));
         let text = |name: &str| match &error[name] {
             Value::Null => "-".to_owned(),
             value => value.as_str().expect("a string or null").to_owned(),

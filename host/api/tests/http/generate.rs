@@ -1,5 +1,4 @@
 //! The server's own generations, and the prompts of chats without one, over HTTP.
-use camshaft_api::shapes::{Shape, round_trip};
 use camshaft_core::ids::Token;
 use camshaft_core::message::WorkerError;
 use serde_json::{Value, json};
@@ -10,15 +9,7 @@ use crate::pool::Step;
 async fn accepting(server: &Server, accept: &'static str, body: Value) -> Reply {
     let mut sent = request("POST", "/v1/generate", &body.to_string());
     sent.headers_mut().insert("accept", accept.parse().unwrap());
-    let reply = server.send(sent).await;
-    if reply.header("content-type") == Some("application/x-ndjson") {
-        for line in reply.text.lines() {
-            let line: Value = serde_json::from_str(line).unwrap();
-            let shape = if line["error"].is_object() { Shape::Error } else { Shape::GenerateEvent };
-            assert_eq!(round_trip(shape, &line).as_ref().ok(), Some(&line), "{line}");
-        }
-    }
-    reply
+    server.send(sent).await
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod corpus;
 mod described;
+mod description;
 mod edges;
 mod errors;
 mod extent;

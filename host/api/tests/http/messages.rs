@@ -196,10 +196,12 @@ async fn a_last_message_of_the_assistants_is_continued() {
 async fn a_failure_in_the_stream_is_an_error_event() {
     let server =
         Server::scripted(|_| vec![Step::Started(0), Step::Text("Hel"), Step::Failed(WorkerError::Engine("x".into()))]);
-    let events = named(&server.message(json!({"stream": true})).await.text);
+    let reply = server.message(json!({"stream": true})).await;
+    let events = named(&reply.text);
     let (name, last) = events.last().unwrap();
     assert_eq!(name, "error");
-    assert_eq!(*last, json!({"type": "error", "error": {"type": "api_error", "message": "the engine failed"}}));
+    let error = json!({"type": "api_error", "message": "the engine failed"});
+    assert_eq!(*last, json!({"type": "error", "error": error, "request_id": reply.header("x-request-id")}));
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ async fn tells_of_a_later_error_in_the_stream_and_ends_without_done() {
     assert_eq!(reply.status, 200);
     let (events, done) = reply.events();
     let error = json!({"error": {"message": "the engine failed", "type": "server_error", "param": null,
-        "code": "server_error"}});
+        "code": "server_error"}, "request_id": reply.header("x-request-id")});
     assert!(!done);
     assert_eq!(events.last(), Some(&error));
     assert!(!reply.text.contains("decode returned"));

@@ -1,63 +1,11 @@
-//! Renders log-probabilities in the two shapes of chat and plain completions.
+//! Where the tokens of a completion begin in its text, and those of a prompt that it echoes.
 use camshaft_core::ids::Token;
 use camshaft_core::message::TokenLogprob;
 use camshaft_core::vocabulary::Vocabulary;
-use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::WholeChoice;
 use crate::flow::request::{GenerationRequest, Prompt};
-
-/// OpenAI's value for a probability of 0, because JSON has no infinity.
-const IMPOSSIBLE: f32 = -9999.0;
-
-#[derive(Debug, Serialize)]
-pub(super) struct ChatLogprobs<'a> {
-    content: ChatTokens<'a>,
-    refusal: Option<String>,
-}
-
-/// Rendered token by token as it is written: all at once would take many times the text.
-#[derive(Debug)]
-struct ChatTokens<'a> {
-    vocabulary: &'a Vocabulary,
-    tokens: &'a [TokenLogprob],
-}
-
-impl Serialize for ChatTokens<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let vocabulary = self.vocabulary;
-        serializer.collect_seq(self.tokens.iter().map(|drawn| ChatToken {
-            drawn: candidate(vocabulary, drawn.token, drawn.logprob),
-            top_logprobs: drawn.top.iter().map(|&(token, logprob)| candidate(vocabulary, token, logprob)).collect(),
-        }))
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct ChatToken {
-    #[serde(flatten)]
-    drawn: TopLogprob,
-    top_logprobs: Vec<TopLogprob>,
-}
-
-#[derive(Debug, Serialize)]
-struct TopLogprob {
-    token: String,
-    logprob: f32,
-    bytes: Vec<u8>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct TextLogprobs {
-    tokens: Vec<String>,
-    /// Of the first token of a prompt: none.
-    token_logprobs: Vec<Option<f32>>,
-    top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Offsets in the choice's text, in characters.
-    text_offset: Vec<usize>,
-}
+use crate::wire::types::logprobs::TextLogprobs;
 
 /// The tokens of an echoed prompt, with where each begins in its text, in characters.
 #[derive(Debug, Clone)]
@@ -93,10 +41,7 @@ impl EchoedPrompt {
         if !std::mem::replace(&mut self.began, true)
             && let Some((token, offset)) = self.left.pop()
         {
-            out.tokens.push(lossy(vocabulary, token));
-            out.token_logprobs.push(None);
-            out.top_logprobs.push(None);
-            out.text_offset.push(offset);
+            out.push_first(vocabulary, token, offset);
         }
         let (of_prompt, rest) = logprobs.split_at(logprobs.len().min(self.left.len()));
         for scored in of_prompt {
@@ -202,16 +147,6 @@ pub(super) fn of_text(request: &GenerationRequest, index: usize, choice: &WholeC
     wanted.then(|| TextProgress::new(request, prompt).logprobs(&request.vocabulary, &choice.logprobs))
 }
 
-/// Of a response's text: a list of tokens as JSON.
-pub(super) fn list(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<Box<RawValue>> {
-    let list = (!tokens.is_empty()).then_some(ChatTokens { vocabulary, tokens })?;
-    serde_json::value::to_raw_value(&list).ok()
-}
-
-pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -> ChatLogprobs<'a> {
-    ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None }
-}
-
 /// `offset` is where the first token begins; this moves it behind the last one. Before them come the tokens of an echoed
 /// `prompt`, if it is scored.
 fn text(
@@ -230,38 +165,10 @@ fn text(
     out
 }
 
-impl TextLogprobs {
-    fn push(&mut self, vocabulary: &Vocabulary, of: &TokenLogprob, offset: usize) {
-        let text = lossy(vocabulary, of.token);
-        let mut top: Map<String, Value> = Map::new();
-        for &(token, logprob) in &of.top {
-            top.entry(lossy(vocabulary, token)).or_insert_with(|| finite(logprob).into());
-        }
-        // The list always contains the token itself.
-        top.entry(text.clone()).or_insert_with(|| finite(of.logprob).into());
-        self.text_offset.push(offset);
-        self.tokens.push(text);
-        self.token_logprobs.push(Some(finite(of.logprob)));
-        self.top_logprobs.push(Some(top));
-    }
-}
-
-fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> TopLogprob {
-    let bytes = vocabulary.token_bytes(token).unwrap_or_default().to_vec();
-    TopLogprob { token: lossy(vocabulary, token), logprob: finite(logprob), bytes }
-}
-
-fn lossy(vocabulary: &Vocabulary, token: Token) -> String {
-    String::from_utf8_lossy(vocabulary.token_bytes(token).unwrap_or_default()).into_owned()
-}
-
-fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob } else { IMPOSSIBLE }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::types::logprobs::ChatLogprobs;
     use serde_json::json;
 
     fn drawn() -> (Vocabulary, Vec<TokenLogprob>) {
@@ -277,7 +184,7 @@ mod tests {
     #[test]
     fn chat_tokens_carry_exact_bytes_where_text_is_partial() {
         let (vocabulary, tokens) = drawn();
-        let got = serde_json::to_value(chat(&vocabulary, &tokens)).unwrap();
+        let got = serde_json::to_value(ChatLogprobs::new(&vocabulary, &tokens)).unwrap();
         let expected = json!({"content": [
             {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": [
                 {"token": "a", "logprob": -0.25, "bytes": [97]},
@@ -367,7 +274,7 @@ mod tests {
     #[test]
     fn regression_no_tokens_are_empty_lists() {
         let (vocabulary, _) = drawn();
-        let of_chat = serde_json::to_value(chat(&vocabulary, &[])).unwrap();
+        let of_chat = serde_json::to_value(ChatLogprobs::new(&vocabulary, &[])).unwrap();
         assert_eq!(of_chat, json!({"content": [], "refusal": null}));
         let of_text = serde_json::to_value(text(&vocabulary, &[], &mut at(0), None)).unwrap();
         assert_eq!(of_text, json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}));

@@ -4,35 +4,33 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::logprobs::{self, TextLogprobs, TextProgress};
-use super::usage::NativeUsage;
-use super::{AnswerDelta, AnswerWriter, EVENT_STREAM, Finish, WholeChoice};
+use super::logprobs::{self, TextProgress};
+use super::{AnswerDelta, AnswerWriter, EVENT_STREAM, WholeChoice};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
 use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::Answer;
+use crate::wire::answer::{Answer, ErrorBody};
 use crate::wire::dialect::Framing;
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
+use crate::wire::types::generate::{GenerateEvent, GenerateUsage, Generation};
+use crate::wire::types::generation::Finish;
 
 /// What the name of an answer begins with.
 const ID: &str = "gen-";
 const NDJSON: &str = "application/x-ndjson";
 
-#[derive(Debug, Serialize)]
-struct Generation<'a> {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    session_id: Option<&'a str>,
-    text: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<TextLogprobs>,
-    finish_reason: Finish,
-    usage: NativeUsage,
+impl From<Totals> for GenerateUsage {
+    fn from(totals: Totals) -> Self {
+        Self {
+            prompt_tokens: totals.prompt_tokens,
+            cached_tokens: totals.cached_tokens,
+            completion_tokens: totals.generated_tokens,
+            total_tokens: totals.prompt_tokens + totals.generated_tokens,
+        }
+    }
 }
 
 fn session(request: &GenerationRequest) -> Option<&str> {
@@ -74,32 +72,6 @@ pub(super) struct GenerateStreamWriter {
     finish: Finish,
 }
 
-#[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Event<'a> {
-    /// In lines alone, which have no comments.
-    Comment {
-        text: &'a str,
-    },
-    Start {
-        id: &'a str,
-        created: u64,
-        model: &'a str,
-        session_id: Option<&'a str>,
-        prompt_tokens: u64,
-    },
-    Text {
-        text: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        logprobs: Option<TextLogprobs>,
-    },
-    End {
-        finish_reason: Finish,
-        session_id: Option<&'a str>,
-        usage: NativeUsage,
-    },
-}
-
 impl GenerateStreamWriter {
     pub(super) fn new(framing: Framing, request: Arc<GenerationRequest>) -> Self {
         let text = request.prompts.first().map(|prompt| TextProgress::new(&request, prompt));
@@ -126,9 +98,9 @@ impl AnswerWriter for GenerateStreamWriter {
         let request = self.request.clone();
         let (session_id, prompt_tokens) = (session(&request), request.prompt_tokens());
         let (model, created) = (request.model_name(), stamp::now());
-        self.write(out, &Event::Start { id: &self.id, created, model, session_id, prompt_tokens });
+        self.write(out, &GenerateEvent::Start { id: &self.id, created, model, session_id, prompt_tokens });
         if let Some((text, logprobs)) = self.text.as_mut().and_then(|progress| progress.opening(&request, index)) {
-            self.write(out, &Event::Text { text: &text, logprobs });
+            self.write(out, &GenerateEvent::Text { text: &text, logprobs });
         }
     }
 
@@ -136,7 +108,7 @@ impl AnswerWriter for GenerateStreamWriter {
         let progress = self.text.as_mut().filter(|_| !delta.logprobs.is_empty());
         let logprobs = progress.map(|progress| progress.logprobs(&self.request.vocabulary, &delta.logprobs));
         if logprobs.is_some() || !delta.parts.is_empty() {
-            self.write(out, &Event::Text { text: delta.text(), logprobs });
+            self.write(out, &GenerateEvent::Text { text: delta.text(), logprobs });
         }
     }
 
@@ -146,19 +118,19 @@ impl AnswerWriter for GenerateStreamWriter {
 
     fn end(&mut self, out: &mut Pieces, totals: Totals) {
         let (finish_reason, session_id) = (self.finish, session(&self.request));
-        self.write(out, &Event::End { finish_reason, session_id, usage: totals.into() });
+        self.write(out, &GenerateEvent::End { finish_reason, session_id, usage: totals.into() });
         if self.framing != Framing::Lines {
             out.next().extend_from_slice(sse::DONE);
         }
     }
 
-    fn fail(&mut self, out: &mut Pieces, error: &Answer) {
-        self.write(out, &error.body());
+    fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str) {
+        self.write(out, &ErrorBody { error: &error.note().object, request_id });
     }
 
     fn comment(&mut self, out: &mut Pieces, text: &str) {
         match self.framing {
-            Framing::Lines => self.write(out, &Event::Comment { text }),
+            Framing::Lines => self.write(out, &GenerateEvent::Comment { text }),
             Framing::Events | Framing::Unspecified => sse::say(out.next(), text),
         }
     }

@@ -4,18 +4,24 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde::Serialize;
 
-use super::logprobs::{ChatLogprobs, TextLogprobs, TextProgress};
+use super::logprobs::{self, TextProgress};
 use super::parts::AnswerPart;
-use super::usage::OpenAiUsage;
-use super::{AnswerDelta, AnswerWriter, Call, Finish, WholeChoice, logprobs};
+use super::{AnswerDelta, AnswerWriter, Call, WholeChoice};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
 use crate::flow::kept;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::wire::answer::Answer;
+use crate::wire::answer::{Answer, ErrorBody};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
+use crate::wire::types::chat::{
+    AssistantMessage, CallDelta, CalledFunction, ChatChoice, ChatChunkChoice, ChatDelta, FunctionDelta, FunctionType,
+    ToolCall,
+};
+use crate::wire::types::completions::CompletionChoice;
+use crate::wire::types::generation::{ChoiceList, ChoiceNote, CompletionTokens, Finish, PromptTokens, Usage};
+use crate::wire::types::logprobs::ChatLogprobs;
 
 /// The fields that all objects of one response share.
 #[derive(Debug)]
@@ -23,23 +29,6 @@ struct Envelope {
     id: String,
     created: u64,
     request: Arc<GenerationRequest>,
-}
-
-/// A response, or one chunk of it.
-#[derive(Debug, Serialize)]
-struct Object<'a, C> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'a str,
-    /// That the request named.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session_id: Option<&'a str>,
-    choices: &'a [C],
-    /// Absent, `null`, or present.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<OpenAiUsage>>,
 }
 
 impl Envelope {
@@ -55,85 +44,38 @@ impl Envelope {
         &'a self,
         object: &'static str,
         choices: &'a [C],
-        usage: Option<Option<OpenAiUsage>>,
-    ) -> Object<'a, C> {
+        usage: Option<Option<Usage>>,
+    ) -> ChoiceList<'a, C> {
         let Self { id, created, request } = self;
         let (model, system_fingerprint) = (request.model_name(), request.served.fingerprint.as_str());
         let session_id = request.settings.session.as_ref().map(|session| session.as_str());
-        Object { id, object, created: *created, model, system_fingerprint, session_id, choices, usage }
+        ChoiceList { id, object, created: *created, model, system_fingerprint, session_id, choices, usage }
     }
 }
 
-/// What OpenAI's shapes have no word for, of one choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-struct ChoiceNote {
-    finish_detail: &'static str,
-}
-
-impl ChoiceNote {
-    /// `None`: `finish_reason` says it all.
-    fn of(finish: Finish) -> Option<Self> {
-        (finish == Finish::Expired).then_some(Self { finish_detail: "max_duration" })
+impl From<Totals> for Usage {
+    fn from(totals: Totals) -> Self {
+        Self {
+            prompt_tokens: totals.prompt_tokens,
+            completion_tokens: totals.generated_tokens,
+            total_tokens: totals.prompt_tokens + totals.generated_tokens,
+            prompt_tokens_details: PromptTokens { cached_tokens: totals.cached_tokens, audio_tokens: 0 },
+            completion_tokens_details: CompletionTokens {
+                reasoning_tokens: totals.reasoning_tokens,
+                audio_tokens: 0,
+                accepted_prediction_tokens: totals.accepted_tokens,
+                rejected_prediction_tokens: totals.rejected_tokens,
+            },
+        }
     }
 }
 
-/// A call, or a part of one in a chunk, where it has its index.
-#[derive(Debug, Serialize)]
-struct CallObject<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<&'a str>,
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    kind: Option<&'static str>,
-    function: FunctionObject<'a>,
-}
-
-#[derive(Debug, Serialize)]
-struct FunctionObject<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    arguments: &'a str,
-}
-
-const FUNCTION: &str = "function";
-
-impl<'a> CallObject<'a> {
+impl<'a> CallDelta<'a> {
     /// `of`: the id and the name, where the call begins.
     fn part(index: usize, of: Option<(&'a str, &'a str)>, arguments: &'a str) -> Self {
         let (id, name) = of.unzip();
-        let function = FunctionObject { name, arguments };
-        Self { index: Some(index), id, kind: id.map(|_| FUNCTION), function }
+        Self { index, id, r#type: id.map(|_| FunctionType::Function), function: FunctionDelta { name, arguments } }
     }
-
-    fn whole(call: &'a Call) -> Self {
-        Self { index: None, ..Self::part(0, Some((&call.id, &call.name)), &call.arguments) }
-    }
-}
-
-#[derive(Debug, Serialize)]
-struct ChatChunkChoice<'a> {
-    index: usize,
-    delta: ChatDelta<'a>,
-    logprobs: Option<ChatLogprobs<'a>>,
-    finish_reason: Option<Finish>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    camshaft: Option<ChoiceNote>,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct ChatDelta<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<[CallObject<'a>; 1]>,
-    /// Present, as `null`, only with the role.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refusal: Option<Option<&'a str>>,
 }
 
 impl<'a> ChatChunkChoice<'a> {
@@ -143,18 +85,7 @@ impl<'a> ChatChunkChoice<'a> {
     }
 }
 
-/// Also of a whole completion.
-#[derive(Debug, Serialize)]
-struct TextChoice<'a> {
-    text: &'a str,
-    index: usize,
-    logprobs: Option<TextLogprobs>,
-    finish_reason: Option<Finish>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    camshaft: Option<ChoiceNote>,
-}
-
-impl<'a> TextChoice<'a> {
+impl<'a> CompletionChoice<'a> {
     /// It goes on.
     fn of(index: usize, text: &'a str) -> Self {
         Self { text, index, logprobs: None, finish_reason: None, camshaft: None }
@@ -167,8 +98,8 @@ impl<'a> ChatDelta<'a> {
         match part {
             AnswerPart::Content(text) => Self { content: Some(text), ..Self::default() },
             AnswerPart::Reasoning(text) => Self { reasoning_content: Some(text), ..Self::default() },
-            AnswerPart::Call { index, id, name } => call(CallObject::part(*index, Some((id, name)), "")),
-            AnswerPart::Arguments { index, text } => call(CallObject::part(*index, None, text)),
+            AnswerPart::Call { index, id, name } => call(CallDelta::part(*index, Some((id, name)), "")),
+            AnswerPart::Arguments { index, text } => call(CallDelta::part(*index, None, text)),
         }
     }
 }
@@ -219,7 +150,7 @@ impl AnswerWriter for OpenAiStreamWriter {
             }
             Endpoint::Completion => {
                 if let Some((echo, logprobs)) = self.choices[index].text.opening(&self.envelope.request, index) {
-                    self.write(out, TextChoice { logprobs, ..TextChoice::of(index, &echo) });
+                    self.write(out, CompletionChoice { logprobs, ..CompletionChoice::of(index, &echo) });
                 }
             }
         }
@@ -230,7 +161,7 @@ impl AnswerWriter for OpenAiStreamWriter {
         let request = self.envelope.request.clone();
         match request.endpoint {
             Endpoint::Chat => {
-                let mut logprobs = any.then(|| logprobs::chat(&request.vocabulary, &delta.logprobs));
+                let mut logprobs = any.then(|| ChatLogprobs::new(&request.vocabulary, &delta.logprobs));
                 if delta.parts.is_empty() && any {
                     // The text of the tokens is held back.
                     let empty = ChatDelta { content: Some(""), ..ChatDelta::default() };
@@ -244,7 +175,7 @@ impl AnswerWriter for OpenAiStreamWriter {
             Endpoint::Completion => {
                 let logprobs = any.then(|| self.choices[index].text.logprobs(&request.vocabulary, &delta.logprobs));
                 if any || !delta.parts.is_empty() {
-                    self.write(out, TextChoice { logprobs, ..TextChoice::of(index, delta.text()) });
+                    self.write(out, CompletionChoice { logprobs, ..CompletionChoice::of(index, delta.text()) });
                 }
             }
         }
@@ -258,44 +189,22 @@ impl AnswerWriter for OpenAiStreamWriter {
                 self.write(out, ChatChunkChoice { finish_reason, camshaft, ..empty });
             }
             Endpoint::Completion => {
-                self.write(out, TextChoice { finish_reason, camshaft, ..TextChoice::of(index, "") });
+                self.write(out, CompletionChoice { finish_reason, camshaft, ..CompletionChoice::of(index, "") });
             }
         }
     }
 
     fn end(&mut self, out: &mut Pieces, totals: Totals) {
         if self.envelope.request.settings.include_usage {
-            let nothing: &[TextChoice<'_>] = &[];
+            let nothing: &[CompletionChoice<'_>] = &[];
             sse::write(out.next(), &self.envelope.object(self.object(), nothing, Some(Some(totals.into()))));
         }
         out.next().extend_from_slice(sse::DONE);
     }
 
-    fn fail(&mut self, out: &mut Pieces, error: &Answer) {
-        sse::write(out.next(), &error.body());
+    fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str) {
+        sse::write(out.next(), &ErrorBody { error: &error.note().object, request_id });
     }
-}
-
-#[derive(Debug, Serialize)]
-struct ChatChoice<'a> {
-    index: usize,
-    message: AssistantMessage<'a>,
-    logprobs: Option<ChatLogprobs<'a>>,
-    finish_reason: Finish,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    camshaft: Option<ChoiceNote>,
-}
-
-#[derive(Debug, Serialize)]
-struct AssistantMessage<'a> {
-    role: &'static str,
-    /// `None`: there are calls only.
-    content: Option<&'a str>,
-    refusal: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<CallObject<'a>>,
 }
 
 impl<'a> AssistantMessage<'a> {
@@ -305,8 +214,15 @@ impl<'a> AssistantMessage<'a> {
             content: Some(choice.content.as_str()).filter(|text| !text.is_empty() || choice.calls.is_empty()),
             refusal: None,
             reasoning_content: Some(choice.reasoning.as_str()).filter(|text| !text.is_empty()),
-            tool_calls: choice.calls.iter().map(CallObject::whole).collect(),
+            tool_calls: choice.calls.iter().map(ToolCall::from).collect(),
         }
+    }
+}
+
+impl<'a> From<&'a Call> for ToolCall<'a> {
+    fn from(call: &'a Call) -> Self {
+        let function = CalledFunction { name: &call.name, arguments: &call.arguments };
+        Self { id: &call.id, r#type: FunctionType::Function, function }
     }
 }
 
@@ -330,7 +246,7 @@ pub(super) fn whole(
                 .map(|(index, choice)| ChatChoice {
                     index,
                     message: AssistantMessage::of(choice),
-                    logprobs: wanted.then(|| logprobs::chat(&request.vocabulary, &choice.logprobs)),
+                    logprobs: wanted.then(|| ChatLogprobs::new(&request.vocabulary, &choice.logprobs)),
                     finish_reason: choice.finish,
                     camshaft: ChoiceNote::of(choice.finish),
                 })
@@ -339,7 +255,7 @@ pub(super) fn whole(
         }
         Endpoint::Completion => {
             let choices: Vec<_> = choices
-                .map(|(index, choice)| TextChoice {
+                .map(|(index, choice)| CompletionChoice {
                     text: &choice.content,
                     index,
                     logprobs: logprobs::of_text(request, index, choice),

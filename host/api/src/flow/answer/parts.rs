@@ -4,11 +4,11 @@ use std::sync::Arc;
 use camshaft_core::family::event::Event;
 use camshaft_core::family::parser::Parser;
 
-use super::Finish;
 use crate::flow::form::Parts;
 use crate::flow::notation::Notation;
 use crate::flow::request::GenerationRequest;
 use crate::flow::served::Served;
+use crate::wire::types::generation::Finish;
 
 /// A part of an answer. Calls are counted from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]

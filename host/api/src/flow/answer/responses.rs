@@ -1,23 +1,27 @@
 //! OpenAI's Responses API: whole responses, and the events of streamed ones.
-mod output;
-
 use std::sync::Arc;
 
 use axum::response::Response;
 use camshaft_core::message::TokenLogprob;
-use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::parts::AnswerPart;
-use super::{AnswerDelta, AnswerWriter, Finish, WholeChoice, logprobs};
+use super::{AnswerDelta, AnswerWriter, WholeChoice};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
 use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::Answer;
-use crate::wire::dialect::{CallNames, ResponseEcho};
+use crate::wire::answer::{Answer, ErrorType};
+use crate::wire::dialect::{CUSTOM_INPUT, CallNames, CalledTool, ResponseEcho};
 use crate::wire::sse::{self, Pieces};
-use output::{Head, Item, Logprobs, Outcome, Part, ResponseObject, Status};
+use crate::wire::stamp;
+use crate::wire::types::generation::Finish;
+use crate::wire::types::logprobs::ListedTokens;
+use crate::wire::types::responses::{
+    self as wire, IncompleteDetails, InputTokens, ItemPlace, OutputItem, OutputPart, OutputTokens, PartPlace,
+    ResponseError, ResponseEvent, ResponseStatus, ResponseUsage,
+};
 
 /// Copies of what the model says that a stream may hold at once: as it is kept, and in each of the last four events, where
 /// characters may be escaped.
@@ -31,7 +35,7 @@ pub(super) struct ResponsesStreamWriter {
     request: Arc<GenerationRequest>,
     head: Head,
     outcome: Outcome,
-    items: Vec<Item>,
+    items: Vec<OutputItem>,
     open: Option<OpenBlock>,
     /// Tokens before anything is told.
     held: Vec<TokenLogprob>,
@@ -43,44 +47,32 @@ pub(super) struct ResponsesStreamWriter {
     echo_bytes: usize,
 }
 
+/// What a response is called, and what it repeats of the request.
+#[derive(Debug)]
+struct Head {
+    id: String,
+    created_at: u64,
+    model: String,
+    echo: Map<String, Value>,
+    calls: CallNames,
+}
+
+/// What became of a response.
+#[derive(Debug)]
+struct Outcome {
+    status: ResponseStatus,
+    /// `None`: it goes on.
+    finish: Option<Finish>,
+    totals: Option<Totals>,
+    error: Option<ResponseError>,
+}
+
 /// Which item is open, and which part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OpenBlock {
     Thinking,
     Text,
     Call,
-}
-
-/// An event. Of its fields, each kind has some.
-#[derive(Debug, Default, Serialize)]
-struct Event<'a> {
-    #[serde(rename = "type")]
-    kind: &'a str,
-    sequence_number: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    response: Option<ResponseObject<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    item_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<&'a Item>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    part: Option<&'a Part>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delta: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    input: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<&'a Logprobs>,
 }
 
 impl ResponsesStreamWriter {
@@ -90,26 +82,36 @@ impl ResponsesStreamWriter {
         Self { request, head, outcome, items, open: None, held: Vec::new(), sequence: 0, text_bytes: 0, echo_bytes }
     }
 
-    /// Text of the part that is open.
-    fn text(&mut self, out: &mut Pieces, kind: &'static str, text: &str, list: Option<&Logprobs>) {
-        self.text_bytes += text.len();
-        let delta = Event { delta: Some(text), logprobs: list, ..at_part(&self.items) };
-        Self::write(&mut self.sequence, out, kind, delta);
-        if let Some(part) = self.items.last_mut().and_then(Item::open_part) {
-            part.text_mut().push_str(text);
+    /// The number of the next event.
+    fn next(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence - 1
+    }
+
+    /// More text of the part that is open.
+    fn text(&mut self, out: &mut Pieces, delta: &str, logprobs: Option<&ListedTokens>) {
+        self.text_bytes += delta.len();
+        let sequence_number = self.next();
+        let Some((at, _)) = open_part(&self.items) else { return };
+        let event = match logprobs {
+            None => ResponseEvent::ReasoningDelta { sequence_number, at, delta },
+            Some(logprobs) => ResponseEvent::TextDelta { sequence_number, at, delta, logprobs },
+        };
+        write(out, &event);
+        if let Some(part) = self.items.last_mut().and_then(OutputItem::parts_mut).and_then(|parts| parts.last_mut()) {
+            part.text_mut().push_str(delta);
         }
     }
 
-    fn arguments(&mut self, out: &mut Pieces, more: &str) {
-        self.text_bytes += more.len();
-        let Some(item) = self.items.last_mut() else { return };
-        item.add_arguments(more);
+    fn arguments(&mut self, out: &mut Pieces, delta: &str) {
+        self.text_bytes += delta.len();
+        self.items.last_mut().into_iter().for_each(|item| item.add_arguments(delta));
         // The text of a custom tool is told once it is complete.
-        if matches!(item, Item::CustomToolCall { .. }) {
-            return;
+        if matches!(self.items.last(), Some(OutputItem::FunctionCall { .. })) {
+            let sequence_number = self.next();
+            let at = open_item(&self.items);
+            write(out, &ResponseEvent::ArgumentsDelta { sequence_number, at, delta });
         }
-        let event = Event { delta: Some(more), ..at_item(&self.items) };
-        Self::write(&mut self.sequence, out, "response.function_call_arguments.delta", event);
     }
 
     /// Closes what is open and opens what is needed, unless that is open.
@@ -117,81 +119,90 @@ impl ResponsesStreamWriter {
         if self.open == Some(next) {
             return;
         }
-        self.close_item(out, Status::Completed);
+        self.close_item(out, ResponseStatus::Completed);
         let is_thinking = next == OpenBlock::Thinking;
-        self.open_item(out, next, if is_thinking { Item::reasoning() } else { Item::message() });
-        if let Some(parts) = self.items.last_mut().and_then(Item::parts_mut) {
-            parts.push(if is_thinking { Part::reasoning() } else { Part::text() });
+        self.open_item(out, next, if is_thinking { OutputItem::reasoning() } else { OutputItem::message() });
+        if let Some(parts) = self.items.last_mut().and_then(OutputItem::parts_mut) {
+            parts.push(if is_thinking { OutputPart::reasoning() } else { OutputPart::text() });
         }
-        self.with_part(out, "response.content_part.added");
+        let sequence_number = self.next();
+        if let Some((at, part)) = open_part(&self.items) {
+            write(out, &ResponseEvent::PartAdded { sequence_number, at, part });
+        }
     }
 
-    fn open_item(&mut self, out: &mut Pieces, block: OpenBlock, item: Item) {
+    fn open_item(&mut self, out: &mut Pieces, block: OpenBlock, item: OutputItem) {
         self.open = Some(block);
+        let (sequence_number, output_index) = (self.next(), self.items.len());
+        write(out, &ResponseEvent::ItemAdded { sequence_number, output_index, item: &item });
         self.items.push(item);
-        self.with_item(out, "response.output_item.added");
     }
 
-    fn close_item(&mut self, out: &mut Pieces, status: Status) {
+    fn close_item(&mut self, out: &mut Pieces, status: ResponseStatus) {
         match self.open.take() {
             None => return,
             Some(OpenBlock::Call) => self.close_call(out),
             Some(OpenBlock::Thinking | OpenBlock::Text) => self.close_part(out),
         }
+        let sequence_number = self.next();
+        let output_index = open_item(&self.items).output_index;
         if let Some(item) = self.items.last_mut() {
             item.set_status(status);
+            write(out, &ResponseEvent::ItemDone { sequence_number, output_index, item });
         }
-        self.with_item(out, "response.output_item.done");
     }
 
     fn close_call(&mut self, out: &mut Pieces) {
-        self.items.last_mut().into_iter().for_each(Item::end_input);
-        if let Some(Item::CustomToolCall { input, .. }) = self.items.last() {
-            let event = Event { delta: Some(input), ..at_item(&self.items) };
-            Self::write(&mut self.sequence, out, "response.custom_tool_call_input.delta", event);
-            let event = Event { input: Some(input), ..at_item(&self.items) };
-            return Self::write(&mut self.sequence, out, "response.custom_tool_call_input.done", event);
+        self.items.last_mut().into_iter().for_each(OutputItem::end_input);
+        let sequence_number = self.next();
+        let at = open_item(&self.items);
+        match self.items.last() {
+            Some(OutputItem::CustomToolCall { input, .. }) => {
+                write(out, &ResponseEvent::InputDelta { sequence_number, at, delta: input });
+                write(out, &ResponseEvent::InputDone { sequence_number: sequence_number + 1, at, input });
+                self.sequence += 1;
+            }
+            Some(OutputItem::FunctionCall { name, arguments, .. }) => {
+                write(out, &ResponseEvent::ArgumentsDone { sequence_number, at, name, arguments });
+            }
+            Some(OutputItem::Reasoning { .. } | OutputItem::Message { .. }) | None => {}
         }
-        let Some(Item::FunctionCall { name, arguments, .. }) = self.items.last() else { return };
-        let (name, arguments) = (Some(name.as_str()), Some(arguments.as_str()));
-        let event = Event { name, arguments, ..at_item(&self.items) };
-        Self::write(&mut self.sequence, out, "response.function_call_arguments.done", event);
     }
 
     fn close_part(&mut self, out: &mut Pieces) {
-        let Some(part) = self.items.last().and_then(|item| item.parts().last()) else { return };
-        let at = at_part(&self.items);
-        let (kind, event) = match part {
-            Part::ReasoningText { text } => ("response.reasoning_text.done", Event { text: Some(text), ..at }),
-            Part::OutputText { text, logprobs, .. } => {
-                let event = Event { text: Some(text), logprobs: Some(logprobs), ..at };
-                ("response.output_text.done", event)
+        let sequence_number = self.next();
+        let Some((at, part)) = open_part(&self.items) else { return };
+        let event = match part {
+            OutputPart::ReasoningText { text } => ResponseEvent::ReasoningDone { sequence_number, at, text },
+            OutputPart::OutputText { text, logprobs, .. } => {
+                ResponseEvent::TextDone { sequence_number, at, text, logprobs }
             }
         };
-        Self::write(&mut self.sequence, out, kind, event);
-        self.with_part(out, "response.content_part.done");
+        write(out, &event);
+        write(out, &ResponseEvent::PartDone { sequence_number: sequence_number + 1, at, part });
+        self.sequence += 1;
     }
 
-    fn with_part(&mut self, out: &mut Pieces, kind: &'static str) {
-        let part = self.items.last().and_then(|item| item.parts().last());
-        Self::write(&mut self.sequence, out, kind, Event { part, ..at_part(&self.items) });
+    /// The response as it is now.
+    fn response(&self) -> wire::Response<'_> {
+        self.head.response(&self.outcome, &self.items)
     }
+}
 
-    fn with_item(&mut self, out: &mut Pieces, kind: &'static str) {
-        let event =
-            Event { item: self.items.last(), output_index: self.items.len().checked_sub(1), ..Event::default() };
-        Self::write(&mut self.sequence, out, kind, event);
-    }
+fn write(out: &mut Pieces, event: &ResponseEvent<'_>) {
+    sse::write_named(out.next(), event.name(), event);
+}
 
-    fn with_response(&mut self, out: &mut Pieces, kind: &'static str) {
-        let response = Some(ResponseObject::new(&self.head, &self.outcome, &self.items));
-        Self::write(&mut self.sequence, out, kind, Event { response, ..Event::default() });
-    }
+/// The item that is open, the last one.
+fn open_item(items: &[OutputItem]) -> ItemPlace<'_> {
+    let item_id = items.last().map(OutputItem::id).unwrap_or_default();
+    ItemPlace { item_id, output_index: items.len().saturating_sub(1) }
+}
 
-    fn write(sequence: &mut u64, out: &mut Pieces, kind: &'static str, event: Event<'_>) {
-        sse::write_named(out.next(), kind, &Event { kind, sequence_number: *sequence, ..event });
-        *sequence += 1;
-    }
+/// Its part that is open.
+fn open_part(items: &[OutputItem]) -> Option<(PartPlace<'_>, &OutputPart)> {
+    let parts = items.last()?.parts();
+    Some((PartPlace { item: open_item(items), content_index: parts.len().checked_sub(1)? }, parts.last()?))
 }
 
 impl AnswerWriter for ResponsesStreamWriter {
@@ -201,8 +212,8 @@ impl AnswerWriter for ResponsesStreamWriter {
 
     fn begin(&mut self, out: &mut Pieces, _: usize) {
         if self.sequence == 0 {
-            self.with_response(out, "response.created");
-            self.with_response(out, "response.in_progress");
+            write(out, &ResponseEvent::Created { sequence_number: self.next(), response: self.response() });
+            write(out, &ResponseEvent::InProgress { sequence_number: self.next(), response: self.response() });
         }
     }
 
@@ -211,26 +222,26 @@ impl AnswerWriter for ResponsesStreamWriter {
         drawn.extend_from_slice(&delta.logprobs);
         // They go with the first text; with an empty one if all of it is held back within a text. What is held back before anything
         // is told may begin a text, or a call, whose tokens are not told.
-        let mut list = Logprobs(logprobs::list(&self.request.vocabulary, &drawn));
+        let mut list = ListedTokens::new(&self.request.vocabulary, &drawn);
         match self.open {
-            _ if !delta.parts.is_empty() || list.0.is_none() => {}
+            _ if !delta.parts.is_empty() || list.is_empty() => {}
             None => self.held = drawn,
-            Some(OpenBlock::Text) => self.text(out, "response.output_text.delta", "", Some(&list)),
+            Some(OpenBlock::Text) => self.text(out, "", Some(&list)),
             Some(OpenBlock::Thinking | OpenBlock::Call) => {}
         }
         for part in &delta.parts {
             match part {
                 AnswerPart::Reasoning(text) => {
                     self.open_text(out, OpenBlock::Thinking);
-                    self.text(out, "response.reasoning_text.delta", text, None);
+                    self.text(out, text, None);
                 }
                 AnswerPart::Content(text) => {
                     self.open_text(out, OpenBlock::Text);
-                    self.text(out, "response.output_text.delta", text, Some(&std::mem::take(&mut list)));
+                    self.text(out, text, Some(&std::mem::take(&mut list)));
                 }
                 AnswerPart::Call { id, name, .. } => {
-                    self.close_item(out, Status::Completed);
-                    self.open_item(out, OpenBlock::Call, Item::call(id.clone(), name.clone(), &self.head.calls));
+                    self.close_item(out, ResponseStatus::Completed);
+                    self.open_item(out, OpenBlock::Call, OutputItem::call(id.clone(), name.clone(), &self.head.calls));
                 }
                 AnswerPart::Arguments { text, .. } => {
                     if !text.is_empty() {
@@ -248,22 +259,28 @@ impl AnswerWriter for ResponsesStreamWriter {
     fn end(&mut self, out: &mut Pieces, totals: Totals) {
         if self.items.is_empty() {
             self.open_text(out, OpenBlock::Text);
-            let list = Logprobs(logprobs::list(&self.request.vocabulary, &self.held));
-            if list.0.is_some() {
-                self.text(out, "response.output_text.delta", "", Some(&list));
+            let list = ListedTokens::new(&self.request.vocabulary, &self.held);
+            if !list.is_empty() {
+                self.text(out, "", Some(&list));
             }
         }
         let status = self.outcome.ended();
         self.close_item(out, status);
         (self.outcome.status, self.outcome.totals) = (status, Some(totals));
-        let incomplete = status == Status::Incomplete;
-        self.with_response(out, if incomplete { "response.incomplete" } else { "response.completed" });
+        let (sequence_number, response) = (self.next(), self.response());
+        write(
+            out,
+            &match status {
+                ResponseStatus::Incomplete => ResponseEvent::Incomplete { sequence_number, response },
+                _ => ResponseEvent::Completed { sequence_number, response },
+            },
+        );
     }
 
-    fn fail(&mut self, out: &mut Pieces, error: &Answer) {
-        self.close_item(out, Status::Incomplete);
-        (self.outcome.status, self.outcome.error) = (Status::Failed, Some(error.into()));
-        self.with_response(out, "response.failed");
+    fn fail(&mut self, out: &mut Pieces, error: &Answer, _: &str) {
+        self.close_item(out, ResponseStatus::Incomplete);
+        (self.outcome.status, self.outcome.error) = (ResponseStatus::Failed, Some(error.into()));
+        write(out, &ResponseEvent::Failed { sequence_number: self.next(), response: self.response() });
     }
 }
 
@@ -284,28 +301,28 @@ pub(super) fn whole(
         items = output_of(request, choice, &head.calls);
     }
     (outcome.status, outcome.totals) = (outcome.ended(), Some(totals));
-    items.iter_mut().for_each(|item| item.set_status(Status::Completed));
+    items.iter_mut().for_each(|item| item.set_status(ResponseStatus::Completed));
     if let Some(last) = items.last_mut() {
         last.set_status(outcome.status);
     }
-    kept::json(&ResponseObject::new(&head, &outcome, &items), share)
+    kept::json(&head.response(&outcome, &items), share)
 }
 
 /// What the model thought, said and called; at least one item.
-fn output_of(request: &GenerationRequest, choice: WholeChoice, names: &CallNames) -> Vec<Item> {
+fn output_of(request: &GenerationRequest, choice: WholeChoice, names: &CallNames) -> Vec<OutputItem> {
     let mut items = Vec::new();
     if !choice.reasoning.is_empty() {
-        items.push(Item::reasoning().with(Part::ReasoningText { text: choice.reasoning }));
+        items.push(OutputItem::reasoning().with(OutputPart::ReasoningText { text: choice.reasoning }));
     }
-    let logprobs = Logprobs(logprobs::list(&request.vocabulary, &choice.logprobs));
+    let logprobs = ListedTokens::new(&request.vocabulary, &choice.logprobs);
     let calls = !choice.calls.is_empty();
-    let is_shown = !choice.content.is_empty() || !calls && (items.is_empty() || logprobs.0.is_some());
+    let is_shown = !choice.content.is_empty() || !calls && (items.is_empty() || !logprobs.is_empty());
     if is_shown {
-        let text = Part::OutputText { text: choice.content, annotations: [], logprobs };
-        items.push(Item::message().with(text));
+        let text = OutputPart::OutputText { text: choice.content, annotations: [], logprobs };
+        items.push(OutputItem::message().with(text));
     }
     items.extend(choice.calls.into_iter().map(|call| {
-        let mut item = Item::call(call.id, call.name, names);
+        let mut item = OutputItem::call(call.id, call.name, names);
         item.add_arguments(&call.arguments);
         item.end_input();
         item
@@ -313,14 +330,184 @@ fn output_of(request: &GenerationRequest, choice: WholeChoice, names: &CallNames
     items
 }
 
-/// An event about the item that is open, the last one.
-fn at_item(items: &[Item]) -> Event<'_> {
-    let item_id = items.last().map(Item::id);
-    Event { item_id, output_index: items.len().checked_sub(1), ..Event::default() }
+impl Head {
+    fn new(echo: ResponseEcho, request: &GenerationRequest) -> Self {
+        let (id, model) = (stamp::id("resp_"), request.model_name().to_owned());
+        Self { id, created_at: stamp::now(), model, echo: echo.fields, calls: echo.calls }
+    }
+
+    fn response<'a>(&'a self, outcome: &'a Outcome, output: &'a [OutputItem]) -> wire::Response<'a> {
+        wire::Response {
+            id: &self.id,
+            object: "response",
+            created_at: self.created_at,
+            model: &self.model,
+            status: outcome.status,
+            error: outcome.error.as_ref(),
+            incomplete_details: match outcome.status {
+                ResponseStatus::Incomplete => outcome.finish.and_then(IncompleteDetails::of),
+                _ => None,
+            },
+            output,
+            usage: outcome.totals.map(ResponseUsage::from),
+            repeated: &self.echo,
+        }
+    }
 }
 
-/// An event about its part that is open.
-fn at_part(items: &[Item]) -> Event<'_> {
-    let content_index = items.last().and_then(|item| item.parts().len().checked_sub(1));
-    Event { content_index, ..at_item(items) }
+impl Outcome {
+    /// Of a response that has begun.
+    fn open() -> Self {
+        Self { status: ResponseStatus::InProgress, finish: None, totals: None, error: None }
+    }
+
+    /// The status once the answer has ended.
+    fn ended(&self) -> ResponseStatus {
+        match self.finish.and_then(IncompleteDetails::of) {
+            Some(_) => ResponseStatus::Incomplete,
+            None => ResponseStatus::Completed,
+        }
+    }
+}
+
+impl From<Totals> for ResponseUsage {
+    fn from(totals: Totals) -> Self {
+        Self {
+            input_tokens: totals.prompt_tokens,
+            input_tokens_details: InputTokens { cached_tokens: totals.cached_tokens, cache_write_tokens: 0 },
+            output_tokens: totals.generated_tokens,
+            output_tokens_details: OutputTokens { reasoning_tokens: totals.reasoning_tokens },
+            total_tokens: totals.prompt_tokens + totals.generated_tokens,
+        }
+    }
+}
+
+impl From<&Answer> for ResponseError {
+    fn from(answer: &Answer) -> Self {
+        let error = &answer.note().object;
+        let code = match error.kind {
+            ErrorType::RateLimit => "rate_limit_exceeded",
+            ErrorType::InvalidRequest => "invalid_prompt",
+            ErrorType::Authentication | ErrorType::Permission | ErrorType::Server => "server_error",
+        };
+        Self { code, message: error.message.clone() }
+    }
+}
+
+impl IncompleteDetails {
+    /// `None`: the response is complete.
+    fn of(finish: Finish) -> Option<Self> {
+        match finish {
+            Finish::Length | Finish::Expired => Some(Self { reason: "max_output_tokens" }),
+            Finish::ContentFilter => Some(Self { reason: "content_filter" }),
+            Finish::Stop | Finish::StopString(_) | Finish::ToolCalls => None,
+        }
+    }
+}
+
+impl OutputItem {
+    fn reasoning() -> Self {
+        Self::Reasoning { id: stamp::id("rs_"), summary: [], content: Vec::new(), status: ResponseStatus::InProgress }
+    }
+
+    fn message() -> Self {
+        Self::Message {
+            id: stamp::id("msg_"),
+            status: ResponseStatus::InProgress,
+            role: "assistant",
+            content: Vec::new(),
+        }
+    }
+
+    /// A call of a function, or of the client's tool that it stands for.
+    fn call(call_id: String, function: String, names: &CallNames) -> Self {
+        let status = ResponseStatus::InProgress;
+        let CalledTool { name, namespace, is_custom } = match names.of(&function) {
+            Some(tool) => tool.clone(),
+            None => CalledTool { name: function, namespace: None, is_custom: false },
+        };
+        match is_custom {
+            true => {
+                Self::CustomToolCall { id: stamp::id("ctc_"), call_id, name, namespace, input: String::new(), status }
+            }
+            false => {
+                let (id, arguments) = (stamp::id("fc_"), String::new());
+                Self::FunctionCall { id, call_id, name, namespace, arguments, status }
+            }
+        }
+    }
+
+    /// With this part; a call has none.
+    fn with(mut self, part: OutputPart) -> Self {
+        if let Some(parts) = self.parts_mut() {
+            *parts = vec![part];
+        }
+        self
+    }
+
+    /// More arguments of a call.
+    fn add_arguments(&mut self, more: &str) {
+        if let Self::FunctionCall { arguments: text, .. } | Self::CustomToolCall { input: text, .. } = self {
+            text.push_str(more);
+        }
+    }
+
+    /// The arguments of a call have ended: those that stand for the text of a custom tool become it.
+    fn end_input(&mut self) {
+        let Self::CustomToolCall { input, .. } = self else { return };
+        let read = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
+        // A call that was cut may end within the text.
+        let arguments = read(input).or_else(|| read(&format!("{input}\"}}")));
+        let text = arguments.and_then(|mut arguments| arguments.remove(CUSTOM_INPUT));
+        *input = text.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+    }
+
+    fn id(&self) -> &str {
+        match self {
+            Self::Reasoning { id, .. }
+            | Self::Message { id, .. }
+            | Self::FunctionCall { id, .. }
+            | Self::CustomToolCall { id, .. } => id,
+        }
+    }
+
+    fn set_status(&mut self, to: ResponseStatus) {
+        match self {
+            Self::Reasoning { status, .. }
+            | Self::Message { status, .. }
+            | Self::FunctionCall { status, .. }
+            | Self::CustomToolCall { status, .. } => *status = to,
+        }
+    }
+
+    /// Empty for a call, which has none.
+    fn parts(&self) -> &[OutputPart] {
+        match self {
+            Self::Reasoning { content, .. } | Self::Message { content, .. } => content,
+            Self::FunctionCall { .. } | Self::CustomToolCall { .. } => &[],
+        }
+    }
+
+    fn parts_mut(&mut self) -> Option<&mut Vec<OutputPart>> {
+        match self {
+            Self::Reasoning { content, .. } | Self::Message { content, .. } => Some(content),
+            Self::FunctionCall { .. } | Self::CustomToolCall { .. } => None,
+        }
+    }
+}
+
+impl OutputPart {
+    fn reasoning() -> Self {
+        Self::ReasoningText { text: String::new() }
+    }
+
+    fn text() -> Self {
+        Self::OutputText { text: String::new(), annotations: [], logprobs: ListedTokens::default() }
+    }
+
+    fn text_mut(&mut self) -> &mut String {
+        match self {
+            Self::ReasoningText { text } | Self::OutputText { text, .. } => text,
+        }
+    }
 }

@@ -102,7 +102,7 @@ fn stream_of(format: AnswerFormat, events: Vec<Result<AnswerEvent, Box<Answer>>>
     let (request, mut out) = (Arc::new(request(endpoint(&format))), Pieces::default());
     let mut writer = writer(format, &request);
     let fails = events.last().is_some_and(Result::is_err);
-    events.into_iter().for_each(|event| writer.event(&mut out, 0, event));
+    events.into_iter().for_each(|event| writer.event(&mut out, 0, event, "req_0"));
     if !fails {
         writer.end(&mut out, totals());
     }
@@ -125,7 +125,7 @@ fn whole_of(format: AnswerFormat, deltas: Vec<AnswerDelta>, finish: Finish) -> V
     let response = match format {
         AnswerFormat::OpenAi => openai::whole(&request, &[choice], totals(), share),
         AnswerFormat::Responses(echo) => responses::whole(echo, &request, vec![choice], totals(), share),
-        AnswerFormat::Messages => messages::whole(&request, vec![choice], totals(), share),
+        AnswerFormat::Messages => messages::whole(&request, &[choice], totals(), share),
         AnswerFormat::Native(_) => native::whole(&request, &[choice], totals(), share),
     };
     let body = futures_util::FutureExt::now_or_never(response.unwrap().into_body().collect()).unwrap().unwrap();
@@ -223,7 +223,8 @@ fn generations_are_events_or_lines() {
     let failed = [failure(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, "worker_lost")];
     let failed = stream_of(of_native(LINES), failed.into());
     let error = json!({"message": "it failed", "type": "server_error", "param": null, "code": "worker_lost"});
-    assert_eq!(serde_json::from_str::<Value>(failed.lines().last().unwrap()).unwrap(), json!({ "error": error }));
+    let expected = json!({"error": error, "request_id": "req_0"});
+    assert_eq!(serde_json::from_str::<Value>(failed.lines().last().unwrap()).unwrap(), expected);
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn regression_a_stream_counts_its_texts_and_what_it_repeats_in_every_event() {
     let (mut writer, mut out) = (writer(format, &Arc::new(request(Endpoint::Chat))), Pieces::default());
     assert!(writer.held_bytes() >= 2 * INSTRUCTIONS, "before it begins");
     for event in events(vec![content(&said)], Finish::Stop) {
-        writer.event(&mut out, 0, event);
+        writer.event(&mut out, 0, event, "req_0");
     }
     writer.end(&mut out, totals());
     assert!(writer.held_bytes() >= 2 * INSTRUCTIONS + 5 * said.len());

@@ -145,6 +145,6 @@ fn keeps_edge_space_where_the_template_does_not_trim() {
 #[test]
 fn refuses_control_text_in_template_variables() {
     let error = tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
-    assert_eq!(error.answer().body().error.param.as_deref(), Some("chat_template_kwargs"));
+    assert_eq!(error.answer().note().object.param.as_deref(), Some("chat_template_kwargs"));
     assert!(tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": "x"})).is_ok());
 }

@@ -1,4 +1,5 @@
 //! OpenAI's Responses API, stateless: its requests as chats.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -16,8 +17,8 @@ use crate::wire::types::chat::{
 };
 use crate::wire::types::generation::{GenerationFields, NamedSchema, ResponseFormat, ResponseFormatType};
 use crate::wire::types::responses::{
-    CustomFormat, InputItem, InputPart, ItemRole, ReasoningOptions, ResponsesRequest, ResponsesTool,
-    ResponsesToolChoice, TextFormat, TextOptions,
+    CustomFormat, InputItem, InputPart, ItemRole, Repeated, RepeatedReasoning, ResponsesRequest, ResponsesTool,
+    ResponsesToolChoice, TextFormat, TextOptions, Truncation,
 };
 use crate::wire::types::values::{TextOrList, TextOrObject, Whole};
 
@@ -154,37 +155,40 @@ pub(super) fn chat(body: Body<ResponsesRequest>) -> Result<Converted<ChatRequest
 
 /// What the answer repeats.
 fn echo(request: &ResponsesRequest) -> Map<String, Value> {
-    let mut text = json!({"format": {"type": "text"}});
-    if let (Some(TextOptions { format, verbosity }), Value::Object(text)) = (&request.text, &mut text) {
+    let mut text = Map::from_iter([("format".to_owned(), json!({"type": "text"}))]);
+    if let Some(TextOptions { format, verbosity }) = &request.text {
         text.extend(format.as_ref().map(|format| ("format".to_owned(), json!(format))));
         text.extend(verbosity.as_ref().map(|verbosity| ("verbosity".to_owned(), json!(verbosity))));
     }
-    let ReasoningOptions { effort, summary } = request.reasoning.clone().unwrap_or_default();
+    let reasoning = request.reasoning.as_ref();
     let generation = &request.generation;
-    let echo = json!({
-        "background": false,
-        "previous_response_id": null,
-        "store": false,
-        "truncation": "disabled",
-        "user": request.user,
-        "safety_identifier": request.safety_identifier,
-        "prompt_cache_key": generation.prompt_cache_key,
-        "service_tier": request.service_tier,
-        "temperature": generation.temperature,
-        "top_p": generation.top_p,
-        "max_output_tokens": request.max_output_tokens,
-        "max_tool_calls": request.max_tool_calls,
-        "top_logprobs": request.top_logprobs,
-        "parallel_tool_calls": request.parallel_tool_calls.unwrap_or(true),
-        "metadata": request.metadata.clone().unwrap_or_default(),
-        "instructions": request.instructions,
-        "tools": request.tools.as_deref().unwrap_or_default(),
-        "tool_choice": request.tool_choice.clone().unwrap_or_else(|| TextOrObject::Text("auto".to_owned())),
-        "text": text,
-        "reasoning": {"effort": effort, "summary": summary},
-    });
-    match echo {
-        Value::Object(echo) => echo,
+    let repeated = Repeated {
+        background: false,
+        previous_response_id: None,
+        store: false,
+        truncation: Truncation::Disabled,
+        user: request.user.as_deref(),
+        safety_identifier: request.safety_identifier.as_deref(),
+        prompt_cache_key: generation.prompt_cache_key.as_deref(),
+        service_tier: request.service_tier.as_deref(),
+        temperature: generation.temperature,
+        top_p: generation.top_p,
+        max_output_tokens: request.max_output_tokens,
+        max_tool_calls: request.max_tool_calls,
+        top_logprobs: request.top_logprobs,
+        parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+        metadata: request.metadata.as_ref().map(Cow::Borrowed).unwrap_or_default(),
+        instructions: request.instructions.as_deref(),
+        tools: request.tools.as_deref().unwrap_or_default(),
+        tool_choice: request.tool_choice.clone().unwrap_or_else(|| TextOrObject::Text("auto".to_owned())),
+        text,
+        reasoning: RepeatedReasoning {
+            effort: reasoning.and_then(|reasoning| reasoning.effort),
+            summary: reasoning.and_then(|reasoning| reasoning.summary.as_deref()),
+        },
+    };
+    match json!(repeated) {
+        Value::Object(repeated) => repeated,
         _ => Map::new(),
     }
 }

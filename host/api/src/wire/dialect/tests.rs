@@ -21,7 +21,7 @@ fn body_of(dialect: Dialect, request: &Value) -> Result<Value, String> {
 /// The field at fault of a request that is refused.
 fn refusal(dialect: Dialect, request: &Value) -> String {
     let error = dialect.read(&request.to_string()).expect_err("it is refused");
-    let error = error.answer().body().error;
+    let error = error.answer().note().object.clone();
     assert!(error.message.chars().count() < 600, "a client's value is cut: {}", error.message);
     error.param.unwrap_or_default()
 }

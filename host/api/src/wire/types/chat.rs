@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::generation::{ChoiceNote, FinishReason, GenerationFields, Usage, present};
+use super::generation::{ChoiceNote, Finish, GenerationFields};
+use super::logprobs::ChatLogprobs;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
@@ -277,45 +278,40 @@ fn text_alone(modalities: &Option<Vec<String>>, &(): &()) -> garde::Result {
 }
 
 /// A call of a function.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ToolCall {
-    pub(crate) id: String,
-    /// `function`.
-    pub(crate) r#type: String,
-    pub(crate) function: CalledFunction,
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ToolCall<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) r#type: FunctionType,
+    pub(crate) function: CalledFunction<'a>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CalledFunction {
-    pub(crate) name: String,
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CalledFunction<'a> {
+    pub(crate) name: &'a str,
     /// The JSON of an object; of a call that was cut, of its beginning.
-    pub(crate) arguments: String,
+    pub(crate) arguments: &'a str,
 }
 
 /// A part of a call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CallDelta {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CallDelta<'a> {
     /// Which of the answer's calls it is part of.
-    pub(crate) index: u64,
+    pub(crate) index: usize,
     /// Of the first part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<String>,
-    /// `function`, of the first part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) r#type: Option<String>,
-    pub(crate) function: FunctionDelta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'a str>,
+    /// Of the first part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) r#type: Option<FunctionType>,
+    pub(crate) function: FunctionDelta<'a>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FunctionDelta {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FunctionDelta<'a> {
     /// Of the first part.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    pub(crate) arguments: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<&'a str>,
+    pub(crate) arguments: &'a str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -348,115 +344,53 @@ impl ContentPart {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatCompletion {
-    pub(crate) id: String,
-    /// `chat.completion`.
-    pub(crate) object: String,
-    /// Seconds since the Unix epoch.
-    pub(crate) created: u64,
-    pub(crate) model: String,
-    pub(crate) system_fingerprint: String,
-    /// That the request named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) session_id: Option<String>,
-    pub(crate) choices: Vec<ChatChoice>,
-    pub(crate) usage: Usage,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatChoice {
-    pub(crate) index: u64,
-    pub(crate) message: Answer,
-    pub(crate) logprobs: Option<ChatLogprobs>,
-    pub(crate) finish_reason: FinishReason,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatChoice<'a> {
+    pub(crate) index: usize,
+    pub(crate) message: AssistantMessage<'a>,
+    pub(crate) logprobs: Option<ChatLogprobs<'a>>,
+    pub(crate) finish_reason: Finish,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) camshaft: Option<ChoiceNote>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Answer {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AssistantMessage<'a> {
     /// `assistant`.
-    pub(crate) role: String,
+    pub(crate) role: &'static str,
     /// Null where there are calls only.
-    pub(crate) content: Option<String>,
-    pub(crate) refusal: Option<String>,
+    pub(crate) content: Option<&'a str>,
+    pub(crate) refusal: Option<&'a str>,
     /// What the model thought.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) reasoning_content: Option<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tool_calls: Vec<ToolCall>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(default)]
+    pub(crate) tool_calls: Vec<ToolCall<'a>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatLogprobs {
-    pub(crate) content: Vec<ScoredToken>,
-    pub(crate) refusal: Option<Vec<ScoredToken>>,
-}
-
-/// A token with its log-probability before any sampler; -9999 stands for a probability of 0.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ScoredToken {
-    pub(crate) token: String,
-    pub(crate) logprob: f64,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) top_logprobs: Vec<Alternative>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Alternative {
-    pub(crate) token: String,
-    pub(crate) logprob: f64,
-    pub(crate) bytes: Vec<u8>,
-}
-
-/// An event of a streamed answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatChunk {
-    pub(crate) id: String,
-    /// `chat.completion.chunk`.
-    pub(crate) object: String,
-    pub(crate) created: u64,
-    pub(crate) model: String,
-    pub(crate) system_fingerprint: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) session_id: Option<String>,
-    pub(crate) choices: Vec<ChatChunkChoice>,
-    /// Null but in the last chunk, where it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub(crate) usage: Option<Option<Usage>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ChatChunkChoice {
-    pub(crate) index: u64,
-    pub(crate) delta: Delta,
-    pub(crate) logprobs: Option<ChatLogprobs>,
-    pub(crate) finish_reason: Option<FinishReason>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ChatChunkChoice<'a> {
+    pub(crate) index: usize,
+    pub(crate) delta: ChatDelta<'a>,
+    pub(crate) logprobs: Option<ChatLogprobs<'a>>,
+    /// Null but in a choice's last event.
+    pub(crate) finish_reason: Option<Finish>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) camshaft: Option<ChoiceNote>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Delta {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) role: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) content: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) reasoning_content: Option<String>,
-    /// One.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) tool_calls: Option<Vec<CallDelta>>,
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub(crate) refusal: Option<Option<String>>,
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct ChatDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<[CallDelta<'a>; 1]>,
+    /// Present, as `null`, only with the role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<Option<&'a str>>,
 }

@@ -1,11 +1,10 @@
 //! `/v1/completions`.
-use std::collections::BTreeMap;
-
 use camshaft_core::limits;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::generation::{ChoiceNote, FinishReason, GenerationFields, Usage, present};
+use super::generation::{ChoiceNote, Finish, GenerationFields};
+use super::logprobs::TextLogprobs;
 use super::values::{Input, Whole};
 use crate::wire::read::request;
 
@@ -27,44 +26,14 @@ request! {
     with generation: GenerationFields
 }
 
-/// An answer, or an event of one that is streamed: there `usage` is null or absent but in the last one, and `finish_reason` is
-/// null but in a choice's last one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Completion {
-    pub(crate) id: String,
-    /// `text_completion`.
-    pub(crate) object: String,
-    /// Seconds since the Unix epoch.
-    pub(crate) created: u64,
-    pub(crate) model: String,
-    pub(crate) system_fingerprint: String,
-    /// That the request named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) session_id: Option<String>,
-    pub(crate) choices: Vec<CompletionChoice>,
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    pub(crate) usage: Option<Option<Usage>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CompletionChoice {
-    pub(crate) text: String,
-    pub(crate) index: u64,
+/// Of an answer, or of an event of one that is streamed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CompletionChoice<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) index: usize,
     pub(crate) logprobs: Option<TextLogprobs>,
-    pub(crate) finish_reason: Option<FinishReason>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Null but in a choice's last event.
+    pub(crate) finish_reason: Option<Finish>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) camshaft: Option<ChoiceNote>,
-}
-
-/// Lists of the same length. The first token of an echoed prompt has no log-probability.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TextLogprobs {
-    pub(crate) tokens: Vec<String>,
-    pub(crate) token_logprobs: Vec<Option<f64>>,
-    pub(crate) top_logprobs: Vec<Option<BTreeMap<String, f64>>>,
-    /// Where each token begins in the text, in characters.
-    pub(crate) text_offset: Vec<u64>,
 }

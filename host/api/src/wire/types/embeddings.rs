@@ -45,8 +45,7 @@ pub(crate) enum EncodingFormat {
     Base64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct EmbeddingList {
     /// `list`.
     pub(crate) object: String,
@@ -55,8 +54,7 @@ pub(crate) struct EmbeddingList {
     pub(crate) usage: EmbeddingUsage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Embedding {
     /// `embedding`.
     pub(crate) object: String,
@@ -71,8 +69,7 @@ pub(crate) enum Vector {
     Base64(String),
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct EmbeddingUsage {
     pub(crate) prompt_tokens: u64,
     pub(crate) total_tokens: u64,

@@ -1,29 +1,4 @@
-//! Errors, and the table of those that endpoints answer with.
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ErrorResponse {
-    pub(crate) error: ErrorObject,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ErrorObject {
-    pub(crate) message: String,
-    pub(crate) r#type: String,
-    /// The field at fault (`messages[2].content`).
-    pub(crate) param: Option<String>,
-    pub(crate) code: Option<String>,
-}
-
-/// What the paths under `/v2` answer with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct InferenceErrorResponse {
-    pub(crate) error: String,
-}
+//! The table of the errors that endpoints answer with.
 
 /// The errors of one status.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,11 @@
 //! `/v1/generate`.
 use camshaft_core::limits;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::completions::TextLogprobs;
-use super::generation::{FinishReason, GenerationFields};
+use super::generation::{Finish, GenerationFields};
+use super::logprobs::TextLogprobs;
 use super::values::Whole;
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
@@ -49,26 +49,24 @@ request! {
     with generation: GenerationFields
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Generation {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Generation<'a> {
     pub(crate) id: String,
     /// `generation`.
-    pub(crate) object: String,
+    pub(crate) object: &'static str,
     /// Seconds since the Unix epoch.
     pub(crate) created: u64,
-    pub(crate) model: String,
+    pub(crate) model: &'a str,
     /// That the request named.
-    pub(crate) session_id: Option<String>,
-    pub(crate) text: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) session_id: Option<&'a str>,
+    pub(crate) text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) logprobs: Option<TextLogprobs>,
-    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) finish_reason: Finish,
     pub(crate) usage: GenerateUsage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct GenerateUsage {
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
@@ -77,28 +75,28 @@ pub(crate) struct GenerateUsage {
 }
 
 /// An event of a streamed generation, or a line of one in lines.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum GenerateEvent {
-    /// In lines alone.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum GenerateEvent<'a> {
+    /// In lines alone, which have no comments.
     Comment {
-        text: String,
+        text: &'a str,
     },
     Start {
-        id: String,
+        id: &'a str,
         created: u64,
-        model: String,
-        session_id: Option<String>,
+        model: &'a str,
+        session_id: Option<&'a str>,
         prompt_tokens: u64,
     },
     Text {
-        text: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
         logprobs: Option<TextLogprobs>,
     },
     End {
-        finish_reason: Option<FinishReason>,
-        session_id: Option<String>,
+        finish_reason: Finish,
+        session_id: Option<&'a str>,
         usage: GenerateUsage,
     },
 }

@@ -2,9 +2,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_core::limits;
+use camshaft_core::message::FinishReason;
 use garde::Validate;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::values::{Seed, TextOrList, TextOrObject, Whole};
@@ -341,28 +342,89 @@ pub(crate) fn schema_name(name: &Option<String>, &(): &()) -> garde::Result {
     }
 }
 
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FinishReason {
+/// Why a text ended, as OpenAI's `finish_reason` says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+pub(crate) enum Finish {
     Stop,
+    /// The stop string of this index.
+    #[schemars(skip)]
+    StopString(u8),
     Length,
+    /// The time that the request allowed; OpenAI's shapes have no word for it.
+    #[schemars(skip)]
+    Expired,
     ContentFilter,
     /// Of a chat.
     ToolCalls,
 }
 
+impl Serialize for Finish {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl Finish {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop | Self::StopString(_) => "stop",
+            Self::Length | Self::Expired => "length",
+            Self::ContentFilter => "content_filter",
+            Self::ToolCalls => "tool_calls",
+        }
+    }
+}
+
+impl From<FinishReason> for Finish {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => Self::Stop,
+            FinishReason::StopString(stop) => Self::StopString(stop),
+            FinishReason::Filtered => Self::ContentFilter,
+            FinishReason::Expired => Self::Expired,
+            // `RunningChoices` turns a cancelled generation into an error.
+            FinishReason::Length | FinishReason::Cancelled => Self::Length,
+        }
+    }
+}
+
 /// What OpenAI's shapes have no word for, of one choice.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct ChoiceNote {
     /// `max_duration`.
-    pub(crate) finish_detail: String,
+    pub(crate) finish_detail: &'static str,
+}
+
+impl ChoiceNote {
+    /// `None`: `finish_reason` says it all.
+    pub(crate) fn of(finish: Finish) -> Option<Self> {
+        (finish == Finish::Expired).then_some(Self { finish_detail: "max_duration" })
+    }
+}
+
+/// An answer of chats or completions, or an event of one that is streamed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{C}List")]
+pub(crate) struct ChoiceList<'a, C> {
+    pub(crate) id: &'a str,
+    /// `chat.completion`, of an event `chat.completion.chunk`; of completions `text_completion`.
+    pub(crate) object: &'static str,
+    /// Seconds since the Unix epoch.
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) system_fingerprint: &'a str,
+    /// That the request named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) session_id: Option<&'a str>,
+    pub(crate) choices: &'a [C],
+    /// Of an event: null but in the last one, where it was asked for, or else absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<Usage>>,
 }
 
 /// Tokens of a request, its prompts counted once.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u64,
     pub(crate) completion_tokens: u64,
@@ -371,23 +433,17 @@ pub(crate) struct Usage {
     pub(crate) completion_tokens_details: CompletionTokens,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// Clients expect these fields, although no model here speaks; so they do below.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct PromptTokens {
     pub(crate) cached_tokens: u64,
     pub(crate) audio_tokens: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct CompletionTokens {
     pub(crate) reasoning_tokens: u64,
     pub(crate) audio_tokens: u64,
     pub(crate) accepted_prediction_tokens: u64,
     pub(crate) rejected_prediction_tokens: u64,
-}
-
-/// Reads a field that is absent, null or present.
-pub(crate) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(value).map(Some)
 }

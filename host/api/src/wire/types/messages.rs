@@ -7,11 +7,14 @@ use schemars::{JsonSchema, Schema};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::chat::ReasoningEffort;
+use super::events::events;
 use super::generation::GenerationFields;
 use super::values::{TextOrList, TextOrObject, Whole};
+use crate::wire::anthropic_error::MessageErrorObject;
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
 
@@ -297,41 +300,47 @@ pub(crate) struct MessagesMetadata {
     pub(crate) user_id: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Message {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Message<'a> {
     pub(crate) id: String,
     /// `message`.
-    pub(crate) r#type: String,
+    pub(crate) r#type: &'static str,
     /// `assistant`.
-    pub(crate) role: String,
-    pub(crate) model: String,
-    pub(crate) content: Vec<ContentBlock>,
-    pub(crate) stop_reason: Option<StopReason>,
-    /// Null: which of the sequences ended the text is not known.
-    pub(crate) stop_sequence: Option<String>,
+    pub(crate) role: &'static str,
+    pub(crate) model: &'a str,
+    pub(crate) content: Vec<ContentBlock<'a>>,
+    #[serde(flatten)]
+    pub(crate) end: MessageEnd<'a>,
     pub(crate) usage: MessageUsage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum ContentBlock {
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ContentBlock<'a> {
     Thinking {
-        thinking: String,
+        thinking: &'a str,
         /// Empty.
-        signature: String,
+        signature: &'static str,
     },
     Text {
-        text: String,
+        text: &'a str,
     },
     ToolUse {
-        id: String,
-        name: String,
-        input: Map<String, Value>,
+        id: &'a str,
+        name: &'a str,
+        #[schemars(with = "Map<String, Value>")]
+        input: Box<RawValue>,
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Why a message ended, and the stop sequence if one ended it; both null of one that goes on.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub(crate) struct MessageEnd<'a> {
+    pub(crate) stop_reason: Option<StopReason>,
+    pub(crate) stop_sequence: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StopReason {
     EndTurn,
@@ -342,8 +351,7 @@ pub(crate) enum StopReason {
 }
 
 /// What was found in the cache is no part of `input_tokens`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct MessageUsage {
     pub(crate) input_tokens: u64,
     pub(crate) cache_creation_input_tokens: u64,
@@ -351,84 +359,33 @@ pub(crate) struct MessageUsage {
     pub(crate) output_tokens: u64,
 }
 
-/// An event of a streamed message, which also has its type as its name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum MessageEvent {
-    MessageStart {
-        message: Message,
-    },
-    ContentBlockStart {
-        index: u64,
-        content_block: ContentBlock,
-    },
-    ContentBlockDelta {
-        index: u64,
-        delta: BlockDelta,
-    },
-    ContentBlockStop {
-        index: u64,
-    },
-    MessageDelta {
-        delta: MessageEnd,
-        usage: MessageUsage,
-    },
-    MessageStop {},
-    Ping {},
-    /// The last one of a stream that fails.
-    Error {
-        error: MessageErrorObject,
-    },
+events! {
+    /// An event of a streamed message, which also has its type as its name. `error` is the last one of a stream that fails.
+    MessageEvent {
+        "message_start" MessageStart { message: Message<'a> }
+        "content_block_start" BlockStart { index: usize, content_block: ContentBlock<'a> }
+        "content_block_delta" BlockDelta { index: usize, delta: PartDelta<'a> }
+        "content_block_stop" BlockStop { index: usize }
+        "message_delta" MessageDelta { delta: MessageEnd<'a>, usage: MessageUsage }
+        "message_stop" MessageStop {}
+        "ping" Ping {}
+        "error" Error { error: MessageErrorObject<'a>, request_id: &'a str }
+    }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", deny_unknown_fields)]
-pub(crate) enum BlockDelta {
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type")]
+pub(crate) enum PartDelta<'a> {
     #[serde(rename = "thinking_delta")]
-    Thinking { thinking: String },
+    Thinking { thinking: &'a str },
     #[serde(rename = "text_delta")]
-    Text { text: String },
+    Text { text: &'a str },
     /// A part of the text of the input.
     #[serde(rename = "input_json_delta")]
-    Input { partial_json: String },
+    Input { partial_json: &'a str },
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MessageEnd {
-    pub(crate) stop_reason: Option<StopReason>,
-    pub(crate) stop_sequence: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CountedTokens {
     pub(crate) input_tokens: u64,
-}
-
-/// An error on any path of this API.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MessageErrorResponse {
-    /// `error`.
-    pub(crate) r#type: String,
-    pub(crate) error: MessageErrorObject,
-    pub(crate) request_id: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MessageErrorObject {
-    pub(crate) r#type: String,
-    pub(crate) message: String,
-    /// Of an error about `thread`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) details: Option<MessageErrorDetails>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MessageErrorDetails {
-    /// `thread_unsupported_request`
-    pub(crate) error_code: String,
 }

@@ -2,11 +2,11 @@
 use camshaft_core::engine::ModelKind;
 use camshaft_core::sampling::SamplingParams;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::wire::tensor_objects::SpecObject;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Model {
     pub(crate) id: String,
     /// `model`.
@@ -19,17 +19,16 @@ pub(crate) struct Model {
     pub(crate) display_name: String,
     /// Tokens of prompt and output together, or of one input, at most, under the names that other servers have for it; of a model
     /// in memory that reads texts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_model_len: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) context_length: Option<u32>,
     /// Of an adapter: its model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ModelList {
     /// `list`.
     pub(crate) object: String,
@@ -37,7 +36,7 @@ pub(crate) struct ModelList {
 }
 
 /// One model, with facts beyond OpenAI's shape: of one that is in memory those of its kind.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ModelDetails {
     #[serde(flatten)]
     pub(crate) model: Model,
@@ -50,7 +49,7 @@ pub(crate) struct ModelDetails {
     pub(crate) facts: Option<Facts>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Facts {
     Text(TextFacts),
@@ -58,7 +57,7 @@ pub(crate) enum Facts {
 }
 
 /// Of a model that reads texts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TextFacts {
     /// Tokens of prompt and output of a request together, or of one input, at most.
     pub(crate) context_tokens: u32,
@@ -76,16 +75,15 @@ pub(crate) struct TextFacts {
     pub(crate) capabilities: Vec<String>,
     /// In whose notation it writes tool calls and thinking: the `family` of its configuration, else the one that its chat template
     /// shows; `generic` where it shows none. Of a model that generates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) family: Option<String>,
     /// Of requests that name none; of a model that generates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampling: Option<Sampling>,
 }
 
 /// Sampling parameters.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Sampling {
     pub(crate) temperature: f32,
     pub(crate) top_k: u32,
@@ -98,7 +96,7 @@ pub(crate) struct Sampling {
     pub(crate) presence_penalty: f32,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PrefixReuse {
     Ranges,
@@ -106,7 +104,7 @@ pub(crate) enum PrefixReuse {
 }
 
 /// Of a tensor model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TensorFacts {
     /// Format of the file.
     pub(crate) format: String,
@@ -119,7 +117,7 @@ pub(crate) struct TensorFacts {
 }
 
 /// `GET /model/info`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TensorModelInfo {
     pub(crate) name: String,
     #[schemars(with = "String")]

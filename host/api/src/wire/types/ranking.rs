@@ -105,8 +105,7 @@ impl RankedTexts {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Reranked {
     pub(crate) id: String,
     /// `list`.
@@ -116,26 +115,23 @@ pub(crate) struct Reranked {
     pub(crate) usage: EmbeddingUsage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct RankedDocument {
     /// Of the document in the request.
     pub(crate) index: u64,
     /// -1 to 1.
     pub(crate) relevance_score: f32,
     /// With `return_documents`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) document: Option<ReturnedDocument>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ReturnedDocument {
     pub(crate) text: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ScoreList {
     pub(crate) id: String,
     /// `list`.
@@ -147,8 +143,7 @@ pub(crate) struct ScoreList {
     pub(crate) usage: EmbeddingUsage,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ScoredPair {
     pub(crate) index: u64,
     /// `score`.

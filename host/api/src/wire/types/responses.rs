@@ -1,14 +1,17 @@
 //! `/v1/responses`.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use camshaft_core::limits;
 use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
-use super::chat::{ReasoningEffort, ScoredToken};
+use super::chat::ReasoningEffort;
+use super::events::events;
 use super::generation::{GenerationFields, ResponseFormatType, SCHEMA_NAME_BYTES, schema_name};
+use super::logprobs::{ListedTokens, ScoredToken};
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
@@ -294,58 +297,65 @@ pub(crate) struct ReasoningOptions {
 }
 
 /// `/v1/responses/input_tokens`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CountedInput {
     /// `response.input_tokens`.
-    pub(crate) object: String,
+    pub(crate) object: &'static str,
     pub(crate) input_tokens: u64,
 }
 
-impl CountedInput {
-    pub(crate) fn new(input_tokens: u64) -> Self {
-        Self { object: "response.input_tokens".to_owned(), input_tokens }
-    }
-}
-
-/// A response, complete or not. From `background` on, what it repeats of the request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Response {
-    pub(crate) id: String,
+/// A response, complete or not.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Response<'a> {
+    pub(crate) id: &'a str,
     /// `response`.
-    pub(crate) object: String,
+    pub(crate) object: &'static str,
     /// Seconds since the Unix epoch.
     pub(crate) created_at: u64,
-    pub(crate) model: String,
+    pub(crate) model: &'a str,
     pub(crate) status: ResponseStatus,
-    pub(crate) error: Option<ResponseError>,
+    pub(crate) error: Option<&'a ResponseError>,
     pub(crate) incomplete_details: Option<IncompleteDetails>,
-    pub(crate) output: Vec<OutputItem>,
+    pub(crate) output: &'a [OutputItem],
     pub(crate) usage: Option<ResponseUsage>,
-    pub(crate) background: bool,
-    pub(crate) previous_response_id: Option<String>,
-    pub(crate) store: bool,
-    pub(crate) truncation: String,
-    pub(crate) user: Option<String>,
-    pub(crate) safety_identifier: Option<String>,
-    pub(crate) prompt_cache_key: Option<String>,
-    pub(crate) service_tier: Option<String>,
-    pub(crate) temperature: Option<Number>,
-    pub(crate) top_p: Option<Number>,
-    pub(crate) max_output_tokens: Option<Number>,
-    pub(crate) max_tool_calls: Option<Number>,
-    pub(crate) top_logprobs: Option<Number>,
-    pub(crate) parallel_tool_calls: bool,
-    pub(crate) metadata: BTreeMap<String, String>,
-    pub(crate) instructions: Option<String>,
-    pub(crate) tools: Vec<Value>,
-    pub(crate) tool_choice: Value,
-    pub(crate) text: Map<String, Value>,
-    pub(crate) reasoning: RepeatedReasoning,
+    #[serde(flatten)]
+    #[schemars(with = "Repeated<'_>")]
+    pub(crate) repeated: &'a Map<String, Value>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What a response repeats of its request.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Repeated<'a> {
+    pub(crate) background: bool,
+    pub(crate) previous_response_id: Option<&'static str>,
+    pub(crate) store: bool,
+    pub(crate) truncation: Truncation,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) safety_identifier: Option<&'a str>,
+    pub(crate) prompt_cache_key: Option<&'a str>,
+    pub(crate) service_tier: Option<&'a str>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) max_output_tokens: Option<Whole>,
+    pub(crate) max_tool_calls: Option<Whole>,
+    pub(crate) top_logprobs: Option<Whole>,
+    pub(crate) parallel_tool_calls: bool,
+    pub(crate) metadata: Cow<'a, BTreeMap<String, String>>,
+    pub(crate) instructions: Option<&'a str>,
+    pub(crate) tools: &'a [ResponsesTool],
+    pub(crate) tool_choice: TextOrObject<ResponsesToolChoice>,
+    /// With a `format`.
+    pub(crate) text: Map<String, Value>,
+    pub(crate) reasoning: RepeatedReasoning<'a>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RepeatedReasoning<'a> {
+    pub(crate) effort: Option<ReasoningEffort>,
+    pub(crate) summary: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResponseStatus {
     InProgress,
@@ -354,35 +364,26 @@ pub(crate) enum ResponseStatus {
     Failed,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ResponseError {
     /// `server_error`, `rate_limit_exceeded` or `invalid_prompt`.
-    pub(crate) code: String,
+    pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct IncompleteDetails {
     /// `max_output_tokens` or `content_filter`.
-    pub(crate) reason: String,
+    pub(crate) reason: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RepeatedReasoning {
-    pub(crate) effort: Option<String>,
-    pub(crate) summary: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
     Reasoning {
         id: String,
         /// Empty: the whole reasoning is in `content`.
-        summary: Vec<Value>,
+        summary: [(); 0],
         content: Vec<OutputPart>,
         status: ResponseStatus,
     },
@@ -390,14 +391,14 @@ pub(crate) enum OutputItem {
         id: String,
         status: ResponseStatus,
         /// `assistant`.
-        role: String,
+        role: &'static str,
         content: Vec<OutputPart>,
     },
     FunctionCall {
         id: String,
         call_id: String,
         name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         namespace: Option<String>,
         /// JSON.
         arguments: String,
@@ -407,15 +408,15 @@ pub(crate) enum OutputItem {
         id: String,
         call_id: String,
         name: String,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         namespace: Option<String>,
         input: String,
         status: ResponseStatus,
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputPart {
     ReasoningText {
         text: String,
@@ -423,13 +424,14 @@ pub(crate) enum OutputPart {
     OutputText {
         text: String,
         /// Empty.
-        annotations: Vec<Value>,
-        logprobs: Vec<ScoredToken>,
+        annotations: [(); 0],
+        /// Of a streamed text: empty, because they are in its deltas.
+        #[schemars(with = "Vec<ScoredToken>")]
+        logprobs: ListedTokens,
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct ResponseUsage {
     pub(crate) input_tokens: u64,
     pub(crate) input_tokens_details: InputTokens,
@@ -438,15 +440,74 @@ pub(crate) struct ResponseUsage {
     pub(crate) total_tokens: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct InputTokens {
     pub(crate) cached_tokens: u64,
+    /// What a request leaves in the cache costs nothing.
     pub(crate) cache_write_tokens: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct OutputTokens {
     pub(crate) reasoning_tokens: u64,
+}
+
+events! {
+    /// An event, which also has its type as its name. `sequence_number` counts from 0.
+    ResponseEvent {
+        "response.created" Created { sequence_number: u64, response: Response<'a> }
+        "response.in_progress" InProgress { sequence_number: u64, response: Response<'a> }
+        "response.output_item.added" ItemAdded { sequence_number: u64, output_index: usize, item: &'a OutputItem }
+        "response.content_part.added" PartAdded {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, part: &'a OutputPart,
+        }
+        "response.reasoning_text.delta" ReasoningDelta {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, delta: &'a str,
+        }
+        "response.reasoning_text.done" ReasoningDone {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, text: &'a str,
+        }
+        "response.output_text.delta" TextDelta {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, delta: &'a str,
+            #[schemars(with = "Vec<ScoredToken>")] logprobs: &'a ListedTokens,
+        }
+        "response.output_text.done" TextDone {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, text: &'a str,
+            #[schemars(with = "Vec<ScoredToken>")] logprobs: &'a ListedTokens,
+        }
+        "response.function_call_arguments.delta" ArgumentsDelta {
+            sequence_number: u64, #[serde(flatten)] at: ItemPlace<'a>, delta: &'a str,
+        }
+        "response.function_call_arguments.done" ArgumentsDone {
+            sequence_number: u64, #[serde(flatten)] at: ItemPlace<'a>, name: &'a str, arguments: &'a str,
+        }
+        "response.custom_tool_call_input.delta" InputDelta {
+            sequence_number: u64, #[serde(flatten)] at: ItemPlace<'a>, delta: &'a str,
+        }
+        "response.custom_tool_call_input.done" InputDone {
+            sequence_number: u64, #[serde(flatten)] at: ItemPlace<'a>, input: &'a str,
+        }
+        "response.content_part.done" PartDone {
+            sequence_number: u64, #[serde(flatten)] at: PartPlace<'a>, part: &'a OutputPart,
+        }
+        "response.output_item.done" ItemDone { sequence_number: u64, output_index: usize, item: &'a OutputItem }
+        "response.completed" Completed { sequence_number: u64, response: Response<'a> }
+        "response.incomplete" Incomplete { sequence_number: u64, response: Response<'a> }
+        "response.failed" Failed { sequence_number: u64, response: Response<'a> }
+    }
+}
+
+/// The item that an event is about.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub(crate) struct ItemPlace<'a> {
+    pub(crate) item_id: &'a str,
+    pub(crate) output_index: usize,
+}
+
+/// The part that an event is about, and its item.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+pub(crate) struct PartPlace<'a> {
+    #[serde(flatten)]
+    pub(crate) item: ItemPlace<'a>,
+    pub(crate) content_index: usize,
 }

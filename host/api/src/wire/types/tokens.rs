@@ -1,7 +1,7 @@
 //! `/v1/tokenize`, `/v1/detokenize`, `/v1/chat/template` and the sessions.
 use camshaft_core::limits;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::generation::{LoraEntry, adapters_once, visible};
 use crate::wire::read::request;
@@ -18,8 +18,7 @@ request! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Tokenized {
     pub(crate) tokens: Vec<u32>,
     /// Start and end of what each token was made of, in bytes. Null if nobody knows: the tokens do not spell the text.
@@ -34,16 +33,14 @@ request! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Detokenized {
     /// Bytes that are not UTF-8 are replaced.
     pub(crate) text: String,
 }
 
 /// The prompt that a chat's messages make.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ChatPrompt {
     pub(crate) prompt: String,
     pub(crate) tokens: Vec<u32>,
@@ -63,8 +60,7 @@ request! {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ClosedSession {
     pub(crate) id: String,
     /// `session.closed`.
@@ -73,16 +69,14 @@ pub(crate) struct ClosedSession {
     pub(crate) closed: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct SessionList {
     /// `list`.
     pub(crate) object: String,
     pub(crate) data: Vec<Session>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Session {
     pub(crate) id: String,
     /// `session`.
