@@ -15,19 +15,16 @@ use camshaft_core::policy::{
 };
 use serde_json::Value;
 
-use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
-use crate::flow::backend::{Backend, GenerateBackend, Model, Naming, TextModel};
-use crate::flow::caller::Caller;
-use crate::flow::context::ReadContext;
-use crate::flow::control::{Control, Reloaded};
+use crate::flow::api::{Api, ApiLimits, ApiOptions, Caller, StartError};
+use crate::flow::backend::{Backend, Control, GenerateBackend, Model, Naming, Reloaded, TextModel};
 use crate::flow::error::FlowError;
 use crate::flow::generate::Generates;
 use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::{ModelHealth, Readiness};
 use crate::flow::reading::Reading;
-use crate::flow::request::GenerationRequest;
-use crate::http::public_access::PublicAccess;
+use crate::flow::request::{GenerationRequest, ReadContext};
+use crate::http::access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::dialect::{Dialect, Framing, Served};
 use crate::wire::sse;

@@ -15,28 +15,28 @@ pub use flow::adapters::{
     Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, WantedAdapter, is_name as is_adapter_name,
 };
 pub use flow::api::{Api, ApiLimits, ApiOptions, Replaced, StartError};
+pub use flow::backend::FirstReply;
+pub use flow::backend::PoolSnapshot;
 pub use flow::backend::{
     self, Backend, ConfiguredSampling, EmbedBackend, GenerateBackend, Model, Naming, PoolMessage, PredictBackend,
     PredictInfo, Submission, TextModel,
 };
+pub use flow::backend::{Control, PolicyScan, Reloaded};
 pub use flow::catalog::Absence;
-pub use flow::control::{Control, PolicyScan, Reloaded};
-pub use flow::first_reply::FirstReply;
 pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Queue, QueueBounds, Ticket, Work, jobs};
 pub use flow::life::{
     AdapterRefusal, Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
 };
+pub use flow::prompt::{compile_template, render_samples};
+pub use flow::quota::Spent;
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};
-pub use flow::snapshot::PoolSnapshot;
-pub use flow::spent::Spent;
-pub use flow::template::{compile_template, render_samples};
 pub use flow::trace;
-pub use http::admin_access::AdminAccess;
-pub use http::auth::PeerCertificates;
+pub use http::access::LetIn;
+pub use http::access::PeerCertificates;
+pub use http::access::PublicAccess;
+pub use http::admin::AdminAccess;
 pub use http::error::MAX_HEADERS;
-pub use http::let_in::LetIn;
-pub use http::loading::{loading_router, overloaded_router};
-pub use http::public_access::PublicAccess;
-pub use http::refused_head::refused_head;
+pub use http::head::refused_head;
+pub use http::health::{loading_router, overloaded_router};
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

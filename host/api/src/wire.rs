@@ -1,7 +1,5 @@
 //! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no models, callers or
 //! policies.
-pub(crate) mod answer;
-pub(crate) mod anthropic_error;
 pub(crate) mod conversation;
 pub(crate) mod dialect;
 pub(crate) mod echo;
@@ -12,7 +10,6 @@ pub(crate) mod messages;
 pub(crate) mod names;
 pub(crate) mod nested;
 pub(crate) mod open_inference;
-pub(crate) mod quota_headers;
 pub(crate) mod read;
 pub(crate) mod settings;
 pub(crate) mod sse;

@@ -17,21 +17,19 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::TokenLogprob;
 use futures_util::{FutureExt, stream};
+use parts::{AnswerPart, PartParser};
 use tokio::time::timeout;
 
 use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::generation::{ChoiceEvent, RunningChoices, Totals};
-use crate::flow::kept;
 use crate::flow::request::{GenerationRequest, Prompt};
 use crate::flow::trace;
-use crate::wire::answer::Answer;
 use crate::wire::dialect::AnswerFormat;
+use crate::wire::error::Answer;
 use crate::wire::sse::{self, Pieces};
 use crate::wire::types::generation::Finish;
-
-use parts::{AnswerPart, PartParser};
 
 /// How long the head of the response waits for the first event; until then an error has its own status. A queued client is told
 /// its position within half of this time.
@@ -371,7 +369,7 @@ async fn whole(
     let (totals, choices, request) = (answer.totals(), likeliest(&request, choices), Arc::new(request));
     // What it repeats of the request is there as a tree, as text and, while that grows, as text once more.
     share.add(budget::text_bytes(format.held_bytes()));
-    kept::rendered(share, move |share| match format {
+    budget::rendered(share, move |share| match format {
         AnswerFormat::OpenAi => openai::whole(&request, &choices, totals, share),
         AnswerFormat::Responses(echo) => responses::whole(echo, &request, choices, totals, share),
         AnswerFormat::Messages => messages::whole(&request, &choices, totals, share),

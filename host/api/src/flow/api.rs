@@ -3,27 +3,26 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
-use camshaft_core::policy::{Policies, Principal};
+use camshaft_core::message::WorkerError;
+use camshaft_core::policy::{Policies, PolicySet, Principal};
 use camshaft_core::sampling::SamplingDefaults;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout_at;
 
 use crate::flow::adapters::{self, Adapter, Adapters};
-use crate::flow::backend::{Backend, Model, Naming, PoolMessage};
+use crate::flow::backend::{Backend, Control, Model, Naming, PoolMessage};
 use crate::flow::budget::{Budget, NoRoom};
-use crate::flow::caller::Caller;
-use crate::flow::catalog::{self, Absence, Catalog, Entry, Held};
-use crate::flow::control::Control;
+use crate::flow::catalog::{self, Absence, Catalog, Entry, Held, Served};
 use crate::flow::error::FlowError;
 use crate::flow::life::{ModelControl, Usage};
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
-use crate::flow::served::Served;
 
 /// Limits that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -456,6 +455,57 @@ impl<'a> Asked<'a> {
         match only {
             Some(only) => self.named(&only),
             None => Err(FlowError::ModelRequired { models: self.usable(entries.iter().copied()) }),
+        }
+    }
+}
+
+/// A principal, with the policies that apply to its request until the end.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) policies: Arc<dyn PolicySet>,
+    /// Whether it may see what concerns other tenants.
+    pub(crate) operator: bool,
+}
+
+/// # Errors
+/// 504: the deadline passes first.
+pub(crate) async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, FlowError> {
+    match deadline {
+        Some(deadline) => Ok(timeout_at(deadline.into(), work).await.map_err(|_| WorkerError::DeadlineExceeded)?),
+        None => Ok(work.await),
+    }
+}
+
+/// Waits until a model that sleeps is in memory.
+///
+/// # Errors
+/// It cannot be loaded, or the deadline passes.
+pub(crate) async fn wake(api: &Api, model: String, deadline: Option<Instant>) -> Result<(), FlowError> {
+    let refused = |why: String| FlowError::NotWoken { model: model.clone(), why };
+    let woken = api.life.wake(&model).map_err(|refusal| refused(refusal.to_string()))?;
+    within(deadline, woken).await?.map_err(|_| FlowError::PoolGone)?.map_err(refused)
+}
+
+/// Has a model load that another one stands in for, if it sleeps. Nobody waits for it.
+pub(crate) fn wake_meanwhile(api: &Api, model: &str) {
+    if api.catalog().at(model).is_some_and(|entry| entry.wakes())
+        && let Err(refusal) = api.life.wake(model)
+    {
+        tracing::debug!(model, %refusal, "the model is not woken");
+    }
+}
+
+/// What `find` finds, once it is in memory if it sleeps.
+///
+/// # Errors
+/// Those of `find`; it cannot be loaded, or not in the time that requests have.
+pub(crate) async fn awake(api: &Api, find: impl Fn() -> Result<Found, FlowError>) -> Result<Found, FlowError> {
+    let deadline = Instant::now().checked_add(api.limits().timeout);
+    loop {
+        match find() {
+            Err(FlowError::Asleep(model)) => wake(api, model, deadline).await?,
+            found => return found,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
 use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -11,19 +13,19 @@ use camshaft_core::family::description::Family;
 use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::{AdapterDigest, RequestId, SessionId};
 use camshaft_core::message::{Event, OpenSession, Start};
-use camshaft_core::policy::{Hints, PolicySet, Principal, Priority};
+use camshaft_core::policy::{Hints, PolicySet, Principal, Priority, WorkerFacts};
 use camshaft_core::sampling::{SamplingDefaults, SamplingParams};
 use camshaft_core::segments::Namespace;
 use camshaft_core::tensor::{Computing, Signature};
 use crossbeam_channel::Sender;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
-use crate::flow::first_reply::FirstReply;
 use crate::flow::jobs::{EmbedJobs, PredictJobs};
+use crate::flow::quota::Spent;
 use crate::flow::readiness::ModelHealth;
-use crate::flow::snapshot::PoolSnapshot;
-use crate::flow::spent::Spent;
 
 /// Bound of the events buffered for one generation between the worker and its HTTP task. The worker's side merges
 /// events past it, and sends them later.
@@ -281,4 +283,106 @@ pub struct Submission {
     pub events: mpsc::Sender<Event>,
     /// The policies with which the request began. Holding them keeps their generation alive.
     pub policies: Arc<dyn PolicySet>,
+}
+
+/// The result of a reload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// Keys whose new values are in force.
+    pub changed: Vec<String>,
+    /// Keys whose new values need a restart.
+    pub needs_restart: Vec<String>,
+    /// Why the configuration was rejected (nothing in it has changed then), or the policies were not scanned.
+    pub error: Option<String>,
+    #[serde(skip)]
+    pub policies: PolicyScan,
+}
+
+/// What became of the policy directory in a reload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PolicyScan {
+    /// What is there serves or was rejected.
+    #[default]
+    Done,
+    /// Too many others wait.
+    Busy,
+    /// It may still happen.
+    Unanswered,
+}
+
+/// Reloads and shows the configuration. The server implements it.
+pub trait Control: Send + Sync + fmt::Debug {
+    /// Reloads configuration and policies.
+    fn reload(&self) -> Reloaded;
+    /// Every key with its value in force and its source.
+    fn config(&self) -> Value;
+}
+
+/// A snapshot of a pool, or of an embedder, which has no workers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PoolSnapshot {
+    pub accepting: bool,
+    pub waiting: usize,
+    pub running: usize,
+    pub waiting_by_priority: BTreeMap<Priority, usize>,
+    /// The [`PoolSnapshot::TENANTS`] tenants with the most waiting requests.
+    pub waiting_by_tenant: BTreeMap<String, usize>,
+    pub workers: Vec<WorkerFacts>,
+}
+
+impl PoolSnapshot {
+    /// Tenants that a snapshot lists.
+    pub const TENANTS: usize = 100;
+
+    /// Counts waiting requests, of which the class and the tenant are given, by both. Of more tenants than a snapshot
+    /// lists, those with the most waiting requests are kept.
+    pub fn count_waiting<'a>(&mut self, waiting: impl Iterator<Item = (Priority, &'a str)>) {
+        let mut tenants: HashMap<&str, usize> = HashMap::new();
+        for (priority, tenant) in waiting {
+            *self.waiting_by_priority.entry(priority).or_default() += 1;
+            *tenants.entry(tenant).or_default() += 1;
+        }
+        let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();
+        tenants.sort_unstable_by_key(|&(tenant, waiting)| (Reverse(waiting), tenant));
+        let named = tenants.into_iter().take(Self::TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
+        self.waiting_by_tenant = named.collect();
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    Output,
+    Expiry,
+}
+
+/// What a client reads first: output, or that its deadline passed. Never both.
+///
+/// The worker's side sends output, the pool tells of deadlines, and each hears of the other too late: a first token may have been sent
+/// while the worker's report of it is on its way to the pool. So both ask here before they speak. Shared by the pool and the streams of
+/// all choices of a request: a deadline bounds the time to the first token of any.
+#[derive(Debug, Clone, Default)]
+pub struct FirstReply(Arc<OnceLock<Reply>>);
+
+impl FirstReply {
+    /// Output is about to be sent. False if the client has been told that its deadline passed.
+    pub fn begin(&self) -> bool {
+        *self.0.get_or_init(|| Reply::Output) == Reply::Output
+    }
+
+    /// The deadline passed. False if the client has been sent output: then the deadline was kept.
+    pub fn expire(&self) -> bool {
+        *self.0.get_or_init(|| Reply::Expiry) == Reply::Expiry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_first_decides() {
+        let (kept, passed) = (FirstReply::default(), FirstReply::default());
+        assert!(kept.begin() && kept.begin() && !kept.expire());
+        assert!(passed.expire() && passed.expire() && !passed.begin());
+    }
 }

@@ -10,9 +10,8 @@ use camshaft_core::quota::{Exceeded, Quota};
 use tokio::task::JoinError;
 
 use crate::flow::budget::NoRoom;
-use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
-use crate::wire::error::RequestError;
+use crate::wire::error::{Answer, ErrorType, Rejection, RequestError, Retry};
 use crate::wire::names::Names;
 
 /// `Retry-After` of a loading or draining server, in seconds.

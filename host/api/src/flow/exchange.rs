@@ -12,8 +12,8 @@ use tracing::{Level, Span};
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::readiness::InFlight;
 use crate::flow::trace::{self, Outcome};
-use crate::wire::answer::ErrorNote;
 use crate::wire::echo::Shown;
+use crate::wire::error::ErrorNote;
 
 /// Status that is logged and counted, but never sent: the client left before the response was complete.
 const CLIENT_GONE: u16 = 499;

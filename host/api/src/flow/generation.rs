@@ -8,18 +8,15 @@ use camshaft_core::message::{Delta, Ends, Event, FinishReason, Start, Usage};
 use crossbeam_channel::{Sender, TrySendError};
 use tokio::sync::{mpsc, watch};
 
-use crate::flow::api::Api;
-use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Shared, Submission};
-use crate::flow::caller::Caller;
+use crate::flow::api::{Api, Caller};
+use crate::flow::backend::{FirstReply, PoolMessage, STREAM_EVENTS, Shared, Submission};
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
-use crate::flow::first_reply::FirstReply;
+use crate::flow::generate::Accepted;
 use crate::flow::metrics::ModelMetrics;
-use crate::flow::quota::QuotaGrant;
+use crate::flow::quota::{QuotaGrant, Spent};
 use crate::flow::request::{GenerationRequest, Prompt};
-use crate::flow::spent::Spent;
 use crate::flow::trace::Stages;
-use crate::flow::validate::Accepted;
 
 /// The choices of one request. Dropping it cancels those that have not ended.
 #[derive(Debug)]

@@ -6,14 +6,12 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use camshaft_core::quota::Demand;
 
-use crate::flow::api::{Api, Found, ModelWish};
+use crate::flow::api::{self, Api, Caller, Found, ModelWish, within};
 use crate::flow::budget::Share;
-use crate::flow::caller::Caller;
-use crate::flow::context::ReadContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
-use crate::flow::waiting::{self, within};
+use crate::flow::request::ReadContext;
 use crate::flow::{reading, trace};
 use crate::wire::read::{self, Body, Fields};
 use crate::wire::settings;
@@ -152,7 +150,7 @@ impl Incoming {
         let found = loop {
             match find() {
                 Err(FlowError::Asleep(model)) => {
-                    waiting::wake(&self.api, model, after(timeout.unwrap_or(limits.timeout))).await?;
+                    api::wake(&self.api, model, after(timeout.unwrap_or(limits.timeout))).await?;
                 }
                 found => break found?,
             }

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use tokio::sync::oneshot;
 use tracing::Span;
 
-use crate::flow::snapshot::PoolSnapshot;
+use crate::flow::backend::PoolSnapshot;
 use crate::flow::trace;
 
 /// Inputs of one request.

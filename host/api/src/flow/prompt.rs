@@ -1,14 +1,15 @@
 //! Tokenizes messages, so that no message can spell a control token.
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use camshaft_core::engine::Encode;
+use camshaft_core::engine::{Encode, ModelInfo};
 use camshaft_core::ids::Token;
-use camshaft_template::{Conversation, Message};
+use camshaft_template::{ChatTemplate, CompileError, Conversation, Message, RenderError, Source};
 use serde_json::Value;
 
 use crate::flow::backend::TextModel;
 use crate::flow::error::{FlowError, readable};
-use crate::flow::reading::Reading;
+use crate::flow::reading::{Reading, TemplateHealth};
 use crate::wire::messages::Ending;
 
 /// Private-use characters around a marker's number. Templates do not change their case or split at them.
@@ -274,3 +275,58 @@ impl Cut<'_> {
 
 #[cfg(test)]
 mod tests;
+
+/// A model's chat template, and how it fares.
+#[derive(Debug)]
+pub(crate) struct ModelTemplate {
+    pub(crate) template: ChatTemplate,
+    health: Arc<TemplateHealth>,
+}
+
+/// The template of a model. One that does not compile is an error of the model's chats only: say it at the model's load.
+///
+/// # Errors
+/// It is not Jinja, or uses an unknown feature.
+pub fn compile_template(info: &ModelInfo) -> Result<ChatTemplate, CompileError> {
+    ChatTemplate::compile(source(info))
+}
+
+/// Tries out a model's chat template, where memory and time are bounded.
+pub fn render_samples(info: &ModelInfo) {
+    camshaft_template::render_samples(source(info));
+}
+
+fn source(info: &ModelInfo) -> Source<'_> {
+    let (template, with_tools) = (info.chat_template.as_deref(), info.tool_template.as_deref());
+    Source { template, with_tools, bos: &info.bos_text, eos: &info.eos_text }
+}
+
+impl ModelTemplate {
+    /// `model`: the name that it is served by.
+    ///
+    /// # Errors
+    /// As [`compile_template`].
+    pub(crate) fn compile(model: &str, info: &ModelInfo) -> Result<Self, CompileError> {
+        Ok(Self { template: compile_template(info)?, health: Arc::new(TemplateHealth::new(model)) })
+    }
+
+    /// Renders a conversation that was written for the template.
+    ///
+    /// # Errors
+    /// 400: the template refuses the messages, or fails on them. 503: it ran away before, or there is no memory for a stack.
+    pub(crate) fn render(
+        &self,
+        has_tools: bool,
+        conversation: Conversation<'_>,
+        reading: &Reading,
+    ) -> Result<String, FlowError> {
+        let rendered = reading.render(&self.health, || self.template.render(has_tools, conversation))?;
+        rendered.map_err(|error| match error {
+            RenderError::Reserved(name) => FlowError::field(format!("chat_template_kwargs.{name}"), error.to_string()),
+            RenderError::Raised(message) => FlowError::field("messages", message),
+            RenderError::Failed(error) => FlowError::Template(error),
+            RenderError::Stack(error) => FlowError::TemplateStack(error),
+            RenderError::Output(error) => FlowError::TemplateOutput(error),
+        })
+    }
+}

@@ -1,16 +1,19 @@
 //! Reading a request on a thread that may block, watched from outside: a chat template may run for ever, and nothing can stop it.
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use camshaft_core::fair_queue::FairQueue;
+use camshaft_core::ids::TenantId;
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
-use crate::flow::read_permits::{ReadPermit, SHORT_BYTES};
 
 /// How often a reading is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -202,13 +205,114 @@ fn politely<T: Send>(read: impl FnOnce() -> Result<T, FlowError> + Send) -> Resu
     })
 }
 
+/// Bodies up to this are short: most conversations are.
+pub(crate) const SHORT_BYTES: usize = 64 << 10;
+/// Requests that may wait, of each length. Past it only a tenant of which none waits may still join; others get 503.
+const WAITING: usize = 1024;
+
+/// Who may read requests for a model: rendering and tokenizing occupy a core. Tenants take turns, so that nobody waits for all that
+/// another tenant has sent; short bodies wait for no long one.
+#[derive(Debug)]
+pub(crate) struct ReadPermits {
+    short: Arc<Turns>,
+    long: Arc<Turns>,
+}
+
+/// As many permits as there were at first, and those who wait for one.
+#[derive(Debug)]
+struct Turns(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    waiting: FairQueue<TenantId, oneshot::Sender<ReadPermit>>,
+}
+
+/// A permit. Dropping it passes it on.
+#[derive(Debug)]
+pub(crate) struct ReadPermit(Option<Arc<Turns>>);
+
+impl Default for ReadPermits {
+    /// More than there are cores would only keep more threads, with what each keeps of memory. Long bodies leave half of the cores to
+    /// the engine.
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self { short: Turns::new(cores.max(2)), long: Turns::new((cores / 2).max(1)) }
+    }
+}
+
+impl ReadPermits {
+    /// Waits for the tenant's turn at a body of `bytes`. Dropping the future gives up.
+    ///
+    /// # Errors
+    /// 503 if too many requests wait.
+    pub(crate) async fn take(&self, tenant: &TenantId, bytes: usize) -> Result<ReadPermit, FlowError> {
+        let turns = if bytes <= SHORT_BYTES { &self.short } else { &self.long };
+        // The sender is dropped only with the turns, and this request holds them.
+        turns.ask(tenant)?.await.map_err(|_| FlowError::Overloaded)
+    }
+}
+
+impl Turns {
+    fn new(permits: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { free: permits, waiting: FairQueue::default() })))
+    }
+
+    fn ask(self: &Arc<Self>, tenant: &TenantId) -> Result<oneshot::Receiver<ReadPermit>, FlowError> {
+        let mut state = self.state();
+        if state.is_full_for(tenant) {
+            // Some may have given up.
+            state.waiting.retain(|waiting| !waiting.is_closed());
+            if state.is_full_for(tenant) {
+                return Err(FlowError::Overloaded);
+            }
+        }
+        let (permit, receiver) = oneshot::channel();
+        state.waiting.push(tenant.clone(), permit);
+        self.pass_on(&mut state);
+        Ok(receiver)
+    }
+
+    /// Gives what is free to those who wait, in order.
+    fn pass_on(self: &Arc<Self>, state: &mut State) {
+        while state.free > 0 {
+            let Some(waiting) = state.waiting.pop() else { return };
+            // Sent to one who has just given up, it must not pass itself on: the state is locked.
+            match waiting.send(ReadPermit(Some(self.clone()))) {
+                Ok(()) => state.free -= 1,
+                Err(mut unsent) => unsent.0 = None,
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A tenant that has filled the queue shuts out only itself.
+    fn is_full_for(&self, tenant: &TenantId) -> bool {
+        self.waiting.contains(tenant) && self.waiting.len() >= WAITING
+    }
+}
+
+impl Drop for ReadPermit {
+    fn drop(&mut self) {
+        let Some(turns) = self.0.take() else { return };
+        let mut state = turns.state();
+        state.free += 1;
+        turns.pass_on(&mut state);
+    }
+}
+
 #[cfg(test)]
-mod tests {
+mod reading_tests {
     use camshaft_core::ids::TenantId;
 
     use super::*;
     use crate::flow::budget::Budget;
-    use crate::flow::read_permits::ReadPermits;
+    use crate::flow::reading::ReadPermits;
 
     const BODY: usize = 1 << 10;
 
@@ -280,5 +384,75 @@ mod tests {
         until("the template is given up", || matches!(used(), Err(FlowError::TemplateStopped))).await;
         drop(held.hold);
         until("its thread has ended", || used().is_ok()).await;
+    }
+}
+
+#[cfg(test)]
+mod read_permits_tests {
+    use super::*;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::from(name)
+    }
+
+    async fn take(turns: &Arc<Turns>, name: &str) -> ReadPermit {
+        turns.ask(&tenant(name)).unwrap().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn regression_a_tenant_waits_for_one_request_of_another_not_for_all() {
+        let turns = Turns::new(1);
+        let first = take(&turns, "a").await;
+        let (order, mut done) = tokio::sync::mpsc::channel(200);
+        for name in std::iter::repeat_n("a", 100).chain(["b", "c"]) {
+            let (turns, order) = (turns.clone(), order.clone());
+            tokio::spawn(async move {
+                let permit = take(&turns, name).await;
+                order.send(name).await.unwrap();
+                drop(permit);
+            });
+            tokio::task::yield_now().await;
+        }
+        drop((first, order));
+        let mut names = Vec::new();
+        while let Some(name) = done.recv().await {
+            names.push(name);
+        }
+        assert_eq!(names.len(), 102);
+        assert_eq!(names[..4], ["a", "b", "c", "a"]);
+        assert_eq!(turns.state().free, 1);
+    }
+
+    #[tokio::test]
+    async fn as_many_wait_as_the_bound_and_those_that_gave_up_make_room() {
+        let turns = Turns::new(1);
+        let held = take(&turns, "a").await;
+        let wait = |name: &str| turns.ask(&tenant(name));
+        let mut waiting: Vec<_> = (0..WAITING).map(|i| wait(["a", "b"][i % 2]).unwrap()).collect();
+        assert!(matches!(wait("a"), Err(FlowError::Overloaded)));
+        let mut last = wait("c").expect("a tenant of which none waits");
+        assert!(matches!(wait("c"), Err(FlowError::Overloaded)));
+        waiting.truncate(2);
+        drop(wait("a").unwrap());
+        // Whoever gave up is passed over.
+        drop(waiting);
+        drop(held);
+        let permit = last.try_recv().unwrap();
+        drop(permit);
+        let state = turns.state();
+        assert!(state.waiting.is_empty());
+        assert_eq!(state.free, 1);
+    }
+
+    #[tokio::test]
+    async fn regression_short_bodies_wait_for_no_long_one() {
+        let permits = ReadPermits { short: Turns::new(1), long: Turns::new(1) };
+        let long = permits.take(&tenant("a"), SHORT_BYTES + 1).await.unwrap();
+        let mut next = permits.long.ask(&tenant("a")).unwrap();
+        let short = permits.take(&tenant("a"), SHORT_BYTES).await.unwrap();
+        assert!(next.try_recv().is_err());
+        drop(long);
+        assert!(next.try_recv().is_ok());
+        drop(short);
     }
 }

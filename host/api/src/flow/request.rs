@@ -1,16 +1,21 @@
-//! A checked generation request, for both chat and plain completions.
+//! A checked generation request, and the context in which a request is read for its model: the server's bounds, the caller, and who waits.
 use std::sync::Arc;
 
+use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
+use camshaft_core::limits;
+use camshaft_core::policy::{self, Target};
 use camshaft_core::vocabulary::Vocabulary;
-use camshaft_core::{limits, policy};
 
-use crate::flow::adapters::ChosenAdapters;
+use crate::flow::adapters::{self, Adapter, ChosenAdapters};
+use crate::flow::api::{Api, ApiLimits, Caller, Found};
 use crate::flow::budget::{self, TOKEN_BYTES};
-use crate::flow::error::FlowError;
-use crate::flow::form::AnswerForm;
-use crate::flow::served::Served;
-use crate::wire::settings::GenerationSettings;
+use crate::flow::catalog::Served;
+use crate::flow::constrain::AnswerForm;
+use crate::flow::error::{FlowError, TokenCount, readable};
+use crate::flow::reading::Reading;
+use crate::wire::settings::{Bounds, GenerationSettings, Truncate};
+use crate::wire::types::generation::{GenerationFields, LoraEntry};
 
 /// What a choice takes besides its text: its parameters and its channel.
 const CHOICE_BYTES: usize = 4096;
@@ -119,4 +124,147 @@ impl GenerationRequest {
     pub(crate) fn prompt_tokens(&self) -> u64 {
         self.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum()
     }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadContext<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) caller: &'a Caller,
+    pub(crate) found: &'a Found,
+    pub(crate) reading: &'a Reading,
+}
+
+impl<'a> ReadContext<'a> {
+    /// The model.
+    pub(crate) fn served(&self) -> &'a Arc<Served> {
+        &self.found.served
+    }
+
+    /// Asks before each long piece of work whether anybody still waits for it.
+    ///
+    /// # Errors
+    /// The client has left. Nobody reads the error.
+    pub(crate) fn check(&self) -> Result<(), FlowError> {
+        match self.reading.is_abandoned() {
+            true => Err(FlowError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// The tokens of a text, as long as somebody waits for them. Of one that has more than [`readable`] of `most`, about as many.
+    ///
+    /// # Errors
+    /// The client has left.
+    pub(crate) fn tokenize(&self, (text, parse_special): (&str, bool), most: u32) -> Result<Vec<Token>, FlowError> {
+        let (abandoned, most) = (Some(self.reading.abandoned()), readable(most));
+        let encode = Encode { add_special: true, parse_special, abandoned, most, ..Encode::of(text) };
+        self.served().text()?.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
+    }
+
+    /// The parameters of a request. `echo`: it may be about its prompt alone.
+    ///
+    /// # Errors
+    /// 400 for a parameter that is out of the server's bounds.
+    pub(crate) fn settings(
+        &self,
+        fields: &GenerationFields,
+        endpoint: Endpoint,
+        echo: bool,
+    ) -> Result<GenerationSettings, FlowError> {
+        let (served, Caller { principal, policies, .. }) = (self.served(), self.caller);
+        let target = Target { tenant: &principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() };
+        let samplers = if fields.samplers.is_some() { policies.samplers(target) } else { Vec::new() };
+        let ApiLimits { max_tokens, max_timeout, max_duration, .. } = self.api.limits();
+        let (least_tokens, unset_tokens) = match endpoint {
+            Endpoint::Chat => (1, max_tokens),
+            Endpoint::Completion => (u32::from(!echo), limits::COMPLETION_TOKENS.min(max_tokens)),
+        };
+        let bounds = Bounds {
+            least_tokens,
+            max_tokens,
+            unset_tokens,
+            max_duration,
+            max_timeout,
+            vocabulary_size: served.text()?.info.vocabulary.size(),
+            samplers: &samplers,
+            sampling: &served.generator()?.sampling(),
+        };
+        Ok(GenerationSettings::new(fields, bounds)?)
+    }
+
+    /// Tokens up to which a prompt is read: all of one that is cut at its beginning.
+    pub(crate) fn most_read(&self, settings: &GenerationSettings, context: u32) -> u32 {
+        if settings.truncate.is_some() { u32::MAX } else { context }
+    }
+
+    /// Checks a prompt against the model's context. `param` is the field that holds the prompt.
+    ///
+    /// # Errors
+    /// 400: it is empty, or leaves no room for an answer.
+    pub(crate) fn prompt(
+        &self,
+        mut tokens: Vec<Token>,
+        settings: &GenerationSettings,
+        param: &'static str,
+    ) -> Result<Prompt, FlowError> {
+        if tokens.is_empty() {
+            let why = "the prompt has no tokens: it is an empty list, or the model does not begin a text by itself";
+            return Err(FlowError::field(param, why));
+        }
+        let context = self.served().text()?.info.context_tokens;
+        let wanted = settings.extent.max_tokens;
+        let kept = settings.truncate.map(|truncate| match truncate {
+            Truncate::Last(tokens) => tokens,
+            Truncate::Context => {
+                let output = if settings.extent.max_tokens_set { wanted.max(1) } else { 1 };
+                context.saturating_sub(output).max(1)
+            }
+        });
+        if let Some(kept) = kept {
+            tokens.drain(..tokens.len().saturating_sub(kept as usize));
+        }
+        let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);
+        if left == 0 {
+            return Err(FlowError::ContextLength { tokens: TokenCount::of(tokens.len(), context), context, param });
+        }
+        Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })
+    }
+}
+
+/// What a request is computed under: the adapter in the model's name, as the client has it, or those in `lora`.
+///
+/// # Errors
+/// 400 if `lora` names an unknown adapter or comes with an adapter in the model's name, 403 for an adapter that the caller may not
+/// use.
+pub(crate) fn adapters(
+    caller: &Caller,
+    found: &Found,
+    lora: Option<&[LoraEntry]>,
+    model: Option<&str>,
+) -> Result<ChosenAdapters, FlowError> {
+    let (served, wanted) = (&found.served, lora.unwrap_or_default());
+    // A validator may have written the model's own name over that.
+    let named = found.adapter.as_ref().filter(|_| model != Some(served.model.id.as_str()));
+    if let Some(adapter) = named {
+        if !wanted.is_empty() {
+            return Err(FlowError::field("lora", "lora must be empty where the model's name has an adapter"));
+        }
+        return Ok(ChosenAdapters::new(vec![(adapter.clone(), adapter.scale)], model.map(str::to_owned)));
+    }
+    let naming = &served.model.naming;
+    let may_use = |adapter: &str| naming.lets_adapt(&caller.principal, adapter);
+    let all = served.adapters().map(|adapters| adapters.all()).unwrap_or_default();
+    let mut chosen: Vec<(Arc<Adapter>, f32)> = Vec::with_capacity(wanted.len());
+    for (index, LoraEntry { id, scale }) in wanted.iter().enumerate() {
+        let Some(found) = all.iter().find(|known| known.id == *id) else {
+            let known = all.iter().map(|known| &known.id).filter(|known| may_use(known)).cloned().collect();
+            let path = format!("lora[{index}].id");
+            return Err(FlowError::UnknownAdapter { path, adapter: id.clone(), known });
+        };
+        if !may_use(id) {
+            return Err(FlowError::ModelForbidden(adapters::name(&served.model.id, id)));
+        }
+        chosen.push((found.clone(), scale.map_or(found.scale, |scale| scale as f32)));
+    }
+    Ok(ChosenAdapters::new(chosen, None))
 }

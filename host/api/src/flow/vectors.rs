@@ -1,21 +1,24 @@
 //! Serves requests over vectors of texts: reads the texts, has validators see the request and the vectors computed.
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use camshaft_core::ids::Token;
-use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
+use camshaft_core::jobs::Input;
+use camshaft_core::message::WorkerError;
+use camshaft_core::policy::{Endpoint, Priority, Target, ValidateRequest};
+use camshaft_core::quota::Demand;
 
-use crate::flow::api::ModelWish;
+use crate::flow::api::{Caller, ModelWish};
 use crate::flow::backend::EmbedBackend;
 use crate::flow::budget::TOKEN_BYTES;
-use crate::flow::caller::Caller;
-use crate::flow::compute::{self, Asked};
-use crate::flow::context::ReadContext;
+use crate::flow::catalog::Served;
 use crate::flow::error::{FlowError, TokenCount};
+use crate::flow::generate::{self, Accepted, Draft, Validated};
 use crate::flow::incoming::Incoming;
-use crate::flow::served::Served;
+use crate::flow::jobs::{Job, Jobs, NotTaken};
+use crate::flow::readiness::ModelHealth;
+use crate::flow::request::ReadContext;
 use crate::flow::trace;
-use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::wire::read::Fields;
 use crate::wire::settings;
 
@@ -80,7 +83,7 @@ pub(crate) async fn accept<B: OverTexts>(incoming: &mut Incoming) -> Result<Read
         let timeout = settings::timeout(request.timeout(), context.api.limits().max_timeout)?;
         Ok(TextsRequest { served: context.served().clone(), inputs, timeout, more })
     };
-    let mut accepted = validate::accept(incoming, &target, body, read).await?;
+    let mut accepted = generate::ask_validators(incoming, &target, body, read).await?;
     accepted.request.timeout = accepted.request.timeout.or(target.timeout);
     drop(span);
     Ok(Ready { accepted })
@@ -103,16 +106,16 @@ impl<T> Ready<T> {
     /// Computes the vectors. `held`: bytes that the request takes until its end, besides its tokens.
     ///
     /// # Errors
-    /// There is no memory for it, or as [`compute::compute`].
+    /// There is no memory for it, or as [`compute`].
     pub(crate) async fn compute(self, incoming: &mut Incoming, held: usize) -> Result<Computed<T>, FlowError> {
         let Self { accepted: Accepted { request, priority, .. } } = self;
         let TextsRequest { served, inputs, timeout, more } = request;
-        let (tokens, embedder) = (compute::cost(&inputs), served.embedder()?);
+        let (tokens, embedder) = (cost(&inputs), served.embedder()?);
         incoming.share.resize((tokens as usize * TOKEN_BYTES).saturating_add(held))?;
         let model = served.model.id.clone();
         let (health, jobs) = (&served.model.health, &embedder.jobs);
         let asked = Asked { model: &model, health, jobs, inputs, priority, unit: None, timeout };
-        let vectors = compute::compute(incoming, asked).await?;
+        let vectors = compute(incoming, asked).await?;
         Ok(Computed { model, vectors, tokens, more })
     }
 }
@@ -126,7 +129,7 @@ impl<T: Send + 'static> Validated for TextsRequest<T> {
         let inputs = &self.inputs;
         let longest = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         let longest = u32::try_from(longest).unwrap_or(u32::MAX);
-        validate::question(caller, self.target(caller), draft, compute::cost(inputs), longest)
+        generate::question(caller, self.target(caller), draft, cost(inputs), longest)
     }
 
     fn is_same_kind(&self, _: &Self) -> bool {
@@ -172,5 +175,101 @@ pub(crate) fn check(
             Err(FlowError::InputLength { tokens: TokenCount::of(tokens, max), max, param: path.to_owned() })
         }
         _ => Ok(Arc::from(tokens)),
+    }
+}
+
+/// Checked inputs of one request.
+#[derive(Debug)]
+pub(crate) struct Asked<'a, I, O> {
+    /// The model's name.
+    pub(crate) model: &'a str,
+    pub(crate) health: &'a ModelHealth,
+    pub(crate) jobs: &'a Jobs<I, O>,
+    pub(crate) inputs: Vec<I>,
+    pub(crate) priority: Priority,
+    /// What a token of their cost is, if it is none of a text.
+    pub(crate) unit: Option<&'static str>,
+    /// The client's own, from the body or a header. Without one, the server's holds.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// What the caller's account is charged, in tokens.
+pub(crate) fn cost<I: Input>(inputs: &[I]) -> u64 {
+    inputs.iter().map(|input| u64::from(input.size())).sum()
+}
+
+/// Computes an output for each input, in order: takes their cost from the caller's quota, gives it back if nothing was computed,
+/// and counts.
+///
+/// # Errors
+/// The quota does not hold it, the model takes no job or failed, the deadline passed, or the server ends.
+pub(crate) async fn compute<I: Input, O>(incoming: &mut Incoming, asked: Asked<'_, I, O>) -> Result<Vec<O>, FlowError> {
+    let Asked { model, timeout, unit, .. } = asked;
+    incoming.exchange.set_model(model);
+    let cost = cost(&asked.inputs);
+    incoming.exchange.set_prompt_tokens(cost);
+    incoming.reserve(Demand { choices: 1, tokens: cost, read: cost }).map_err(|error| match error {
+        FlowError::QuotaExceeded(exceeded) => FlowError::InputQuotaExceeded { exceeded, unit },
+        error => error,
+    })?;
+    let mut grant = incoming.grant.take();
+    let (api, exchange) = (&incoming.api, &incoming.exchange);
+    if let Some(grant) = &mut grant {
+        // A client that leaves pays, too: most of the work is done by then.
+        grant.set_used(cost);
+    }
+    let deadline = exchange.started().checked_add(timeout.unwrap_or(api.limits().timeout));
+    let computed = wait(incoming, asked, deadline).await;
+    // What was refused was computed, too, as far as it could be.
+    let pays =
+        |error: &FlowError| matches!(error, FlowError::Worker(WorkerError::DeadlineExceeded | WorkerError::Refused(_)));
+    if let (Err(error), Some(grant)) = (&computed, &mut grant)
+        && !pays(error)
+    {
+        grant.set_used(0);
+    }
+    drop(grant);
+    let outputs = computed?;
+    api.metrics.of_model(model).prompt_tokens.inc_by(cost);
+    Ok(outputs)
+}
+
+/// Puts the inputs into the model's queue and waits for their outputs.
+async fn wait<I: Input, O>(
+    incoming: &Incoming,
+    Asked { model, health, jobs, inputs, priority, .. }: Asked<'_, I, O>,
+    deadline: Option<Instant>,
+) -> Result<Vec<O>, FlowError> {
+    health.serves(model)?;
+    let principal = &incoming.caller.principal;
+    let job = Job {
+        inputs,
+        tenant: principal.tenant.clone(),
+        priority,
+        weight: principal.weight,
+        queue_share: principal.quotas.queue_share,
+        deadline,
+        span: incoming.exchange.span().clone(),
+    };
+    let mut ticket = jobs.submit(job).map_err(|not_taken| match not_taken {
+        NotTaken::Full => FlowError::Worker(WorkerError::QueueFull),
+        NotTaken::Gone => FlowError::PoolGone,
+    })?;
+    let mut cut = incoming.api.cut();
+    let outputs = tokio::select! {
+        biased;
+        answer = ticket.answer() => answer.ok_or(FlowError::WorkerLost)?,
+        Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
+        // Needed here, too: while the thread is being restarted, nobody else checks the job's deadline.
+        () = passed(deadline) => return Err(WorkerError::DeadlineExceeded.into()),
+    };
+    Ok(outputs?)
+}
+
+/// Waits for the deadline, or for ever without one.
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
 }

@@ -10,9 +10,8 @@ use http_body_util::BodyExt;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
-use crate::flow::api::Api;
+use crate::flow::api::{Api, Caller};
 use crate::flow::budget::Share;
-use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::incoming::Incoming;

@@ -1,6 +1,7 @@
-//! The errors of the HTTP layer, and those of the layers below.
+//! The errors of the HTTP layer and those of the layers below, and the shapes that they have on the paths of each protocol.
 use std::error::Error;
 
+use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,11 +10,15 @@ use tokio::task::JoinError;
 
 use crate::flow::adapters::NotAdded;
 use crate::flow::error::{self, FlowError};
-use crate::flow::life::ModelRefusal;
-use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
+use crate::flow::life::{AdapterRefusal, ModelRefusal};
+use crate::http::head::{REQUEST_ID, X_REQUEST_ID};
+use crate::http::paths;
 use crate::wire::echo::Shown;
-use crate::wire::error::RequestError;
-use crate::wire::open_inference::VERSION;
+use crate::wire::error::{
+    Answer, ErrorBody, ErrorNote, ErrorType, MessageError, MessageErrorObject, Rejection, RequestError, Retry,
+    of_anthropic,
+};
+use crate::wire::open_inference::{InferenceError, VERSION};
 
 /// Header lines of a request. Over HTTP/1 the connection refuses more where it parses them.
 pub const MAX_HEADERS: usize = 100;
@@ -73,8 +78,6 @@ pub(crate) enum ApiError {
     Adapter(NotAdded),
     #[error("the model {} has no adapter {:?}", Shown(model), Shown(id))]
     NoAdapter { model: String, id: String },
-    #[error("an adapter could not be loaded")]
-    AdapterTask(#[source] JoinError),
     #[error("{0}")]
     Query(QueryRejection),
     #[error("the query is not UTF-8 once its percent-encoding is undone")]
@@ -101,6 +104,21 @@ pub(crate) enum ApiError {
     NoExchange,
     #[error("a handler panicked")]
     HandlerPanicked,
+}
+
+impl From<ModelRefusal> for ApiError {
+    fn from(refusal: ModelRefusal) -> Self {
+        Self::Model(refusal)
+    }
+}
+
+impl From<AdapterRefusal> for ApiError {
+    fn from(refusal: AdapterRefusal) -> Self {
+        match refusal {
+            AdapterRefusal::Model(refusal) => Self::Model(refusal),
+            AdapterRefusal::Adapter(refusal) => Self::Adapter(refusal),
+        }
+    }
 }
 
 impl From<RequestError> for ApiError {
@@ -173,7 +191,6 @@ impl ApiError {
                 NotAdded::NoSource => Answer::invalid(text()),
             },
             Self::NoAdapter { .. } => invalid(StatusCode::NOT_FOUND, "adapter_not_found"),
-            Self::AdapterTask(_) => Answer::internal(INTERNAL, self),
             Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
             Self::Query(_) | Self::QueryText => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
             Self::UnknownOperation { .. } => invalid(StatusCode::NOT_FOUND, "operation_not_found"),
@@ -224,8 +241,63 @@ impl IntoResponse for ApiError {
     }
 }
 
+/// A protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorShape {
+    OpenAi,
+    OpenInference,
+    /// Anthropic's.
+    Messages,
+}
+
+impl ErrorShape {
+    /// Of a path, whether or not there is a route.
+    pub(crate) fn of(path: &str) -> Self {
+        let is_messages =
+            path.strip_prefix(paths::MESSAGES).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match path {
+            _ if is_messages => Self::Messages,
+            path if paths::is_under(path) => Self::OpenInference,
+            _ => Self::OpenAi,
+        }
+    }
+
+    /// Gives a response its request's id, and a failed one the body that clients of the protocol read. Returns what failed.
+    pub(crate) fn finish(self, id: &str, response: &mut Response) -> Option<ErrorNote> {
+        let note = response.extensions_mut().remove::<ErrorNote>();
+        if let Some(note) = &note {
+            self.write(note, id, response);
+        }
+        if let Ok(id) = HeaderValue::from_str(id) {
+            let headers = response.headers_mut();
+            if self == Self::Messages {
+                headers.insert(REQUEST_ID, id.clone());
+            }
+            headers.insert(X_REQUEST_ID, id);
+        }
+        note
+    }
+
+    fn write(self, note: &ErrorNote, id: &str, response: &mut Response) {
+        let body = match self {
+            Self::OpenAi => serde_json::to_vec(&ErrorBody { error: &note.object, request_id: id }),
+            Self::OpenInference => serde_json::to_vec(&InferenceError { error: &note.naming_field() }),
+            Self::Messages => {
+                let (status, kind) = of_anthropic(response.status().as_u16(), note.code());
+                *response.status_mut() = StatusCode::from_u16(status).unwrap_or(response.status());
+                serde_json::to_vec(&MessageError::new(MessageErrorObject::new(kind, note), id))
+            }
+        };
+        let text = body.unwrap_or_default();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, text.len().into());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        *response.body_mut() = Body::from(text);
+    }
+}
+
 #[cfg(test)]
-mod tests {
+mod error_tests {
     use super::*;
 
     #[test]
@@ -234,5 +306,45 @@ mod tests {
         let answer = ApiError::AuthFault(Box::new(fault)).answer();
         assert_eq!(answer.note().object.message, "an auth policy failed");
         assert!(answer.note().detail.as_ref().is_some_and(|detail| detail.contains("secret backtrace")));
+    }
+}
+
+#[cfg(test)]
+mod error_shape_tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::wire::error::Answer;
+
+    #[tokio::test]
+    async fn messages_name_the_field_where_nothing_beside_them_does() {
+        for (param, message, expected) in [
+            (Some("n"), "too many completions", "n: too many completions"),
+            (Some("n"), "n is at most 4", "n is at most 4"),
+            (Some("n"), "n_probs is at most 4", "n: n_probs is at most 4"),
+            (Some("tools[0].name"), "tools[0].name: no name", "tools[0].name: no name"),
+            (None, "no credentials", "no credentials"),
+        ] {
+            let note = Answer::invalid(message).param(param.map(str::to_owned)).note().clone();
+            for (shape, pointer) in [(ErrorShape::Messages, "/error/message"), (ErrorShape::OpenInference, "/error")] {
+                let mut response = Response::new(Body::empty());
+                shape.write(&note, "req_1", &mut response);
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                assert_eq!(body.pointer(pointer).and_then(serde_json::Value::as_str), Some(expected), "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_paths_of_a_protocol_have_its_errors() {
+        let check = |path: &str, expected: ErrorShape| assert_eq!(ErrorShape::of(path), expected, "{path}");
+        check("/v1/messages", ErrorShape::Messages);
+        check("/v1/messages/count_tokens", ErrorShape::Messages);
+        check("/v1/messages/", ErrorShape::Messages);
+        check("/v1/messagesx", ErrorShape::OpenAi);
+        check("/messages", ErrorShape::OpenAi);
+        check("/v2/models/a", ErrorShape::OpenInference);
+        check("/v1/responses", ErrorShape::OpenAi);
     }
 }

@@ -2,23 +2,44 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
-use crate::flow::api::Api;
+use crate::flow::api::{self, Api, Caller};
 use crate::flow::backend::PredictBackend;
-use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
+use crate::flow::incoming::Incoming;
 use crate::flow::predict::{self, Protocol};
-use crate::flow::waiting;
 use crate::http::body;
 use crate::http::error::ApiError;
-use crate::http::open_inference::{Asks, ModelPath};
+use crate::http::paths::{Asks, ModelPath, PREDICT_SUFFIX};
 use crate::wire::open_inference::{IndexedModel, ModelMetadata, ServerMetadata, VERSION};
 use crate::wire::tensor_objects::SpecObject;
+
+pub(crate) async fn predict(incoming: Incoming) -> Result<Response, FlowError> {
+    predict::respond(incoming, None, Protocol::Own).await
+}
+
+/// The path names the model, whose name may contain slashes: `/v1/models/{name}/predict`.
+pub(crate) async fn predict_by(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    rest: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let Path(rest) = rest?;
+    let Some(model) = rest.strip_suffix(PREDICT_SUFFIX) else {
+        // Of no model, there is nothing to get, either.
+        api.model_for(&rest, &caller)?;
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        return Err(ApiError::MethodNotAllowed { method, path, allowed: Some(Method::GET) });
+    };
+    let incoming = Incoming::from_request(request, &api).await?;
+    Ok(predict::respond(incoming, Some(model.to_owned()), Protocol::Own).await?)
+}
 
 pub(crate) async fn live() -> Json<Value> {
     Json(json!({"live": true}))
@@ -67,7 +88,7 @@ pub(crate) async fn describe(
             Ok(Json(json!({"name": path.name, "ready": true})).into_response())
         }
         Asks::Metadata => {
-            let served = waiting::awake(&api, find).await?.served;
+            let served = api::awake(&api, find).await?.served;
             Ok(Json(metadata(path.name, served.predictor()?)).into_response())
         }
     }

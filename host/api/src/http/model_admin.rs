@@ -1,21 +1,23 @@
-//! `/admin/models` and `/admin/operations`: which models there are, and operators' orders to load, swap and unload them.
+//! `/admin/models/…`: operators load, swap and unload models and their adapters.
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::engine::ModelKind;
-use http_body_util::{BodyExt, Limited};
-use serde::Serialize;
-use serde_json::{Map, Value};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use crate::flow::adapters::{self, Adapter, Adapters, NotAdded, WantedAdapter};
 use crate::flow::api::Api;
 use crate::flow::backend::{Backend, EmbedBackend, GenerateBackend, Model, PredictBackend};
 use crate::flow::catalog::Entry;
@@ -23,7 +25,7 @@ use crate::flow::error::FlowError;
 use crate::flow::life::{Operation, Residence};
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
-use crate::wire::sse;
+use crate::wire::{read, sse};
 
 /// Bytes of an order's body.
 const ORDER_MAX_BYTES: usize = 64 << 10;
@@ -287,10 +289,10 @@ impl Follow {
 }
 
 /// Carries out what may wait for a lock or read a file.
-async fn asked<T: Send + 'static>(
-    ask: impl FnOnce() -> Result<T, crate::flow::life::ModelRefusal> + Send + 'static,
+async fn asked<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
+    ask: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(ask).await.map_err(ApiError::ModelTask)?.map_err(ApiError::Model)
+    tokio::task::spawn_blocking(ask).await.map_err(ApiError::ModelTask)?.map_err(Into::into)
 }
 
 fn accepted(operation: &Operation) -> Response {
@@ -303,16 +305,122 @@ fn accepted(operation: &Operation) -> Response {
 
 /// The JSON object of a body.
 async fn order(body: Body) -> Result<Map<String, Value>, FlowError> {
-    let limit = ORDER_MAX_BYTES;
-    let read = timeout(BODY_TIME, Limited::new(body, limit).collect()).await.map_err(|_| RequestError::BodyTimeout)?;
-    let read = read.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-        true => RequestError::BodyTooLarge { limit },
-        false => RequestError::BodyBroken(axum::Error::new(error)),
-    })?;
-    let bytes = read.to_bytes();
-    match serde_json::from_slice(&bytes) {
+    match serde_json::from_slice(&received(body).await?) {
         Ok(Value::Object(settings)) => Ok(settings),
         Ok(_) => Err(FlowError::field("body", "the body must be a JSON object")),
         Err(error) => Err(FlowError::field("body", format!("the body is no JSON: {error}"))),
     }
+}
+
+async fn received(body: Body) -> Result<Bytes, RequestError> {
+    let limit = ORDER_MAX_BYTES;
+    let read = timeout(BODY_TIME, Limited::new(body, limit).collect()).await.map_err(|_| RequestError::BodyTimeout)?;
+    let read = read.map_err(|error| match error.is::<LengthLimitError>() {
+        true => RequestError::BodyTooLarge { limit },
+        false => RequestError::BodyBroken(axum::Error::new(error)),
+    })?;
+    Ok(read.to_bytes())
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct AdapterList {
+    adapters: Vec<AdapterEntry>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct AdapterEntry {
+    id: String,
+    /// The name by which requests ask for it.
+    model: String,
+    sha256: String,
+    scale: f32,
+    bytes: u64,
+    created: u64,
+}
+
+impl AdapterEntry {
+    fn new(model: &str, adapter: &Adapter) -> Self {
+        Self {
+            id: adapter.id.clone(),
+            model: adapters::name(model, &adapter.id),
+            sha256: adapter.digest.to_string(),
+            scale: adapter.scale,
+            bytes: adapter.bytes,
+            created: adapter.created,
+        }
+    }
+}
+
+/// Lists a model's adapters.
+///
+/// # Errors
+/// 404 for an unknown model, 503 for one that is not in memory.
+pub(crate) async fn list_adapters(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<AdapterList>, ApiError> {
+    let Path(id) = id?;
+    let all = of(&api, &id)?.all();
+    Ok(Json(AdapterList { adapters: all.iter().map(|adapter| AdapterEntry::new(&id, adapter)).collect() }))
+}
+
+/// Loads an adapter: `{"id","path","scale"}`. Requests may name it once this answers with 201.
+///
+/// # Errors
+/// 400 for a bad body, name or scale, or for a file that is no adapter of the model; 404 for an unknown model; 409 where there is
+/// one of this name, there are as many as may be, or the model is being changed; 503 for a model that is not in memory.
+pub(crate) async fn load_adapter(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<String>, PathRejection>,
+    body: Body,
+) -> Result<(StatusCode, Json<AdapterEntry>), ApiError> {
+    let Path(model) = id?;
+    let adapters = of(&api, &model)?;
+    let wanted = wanted(body).await?;
+    let (loading, of) = (api.clone(), model.clone());
+    let adapter = asked(move || loading.life.load_adapter(&of, &adapters, &wanted)).await?;
+    tracing::info!(model, adapter = adapter.id, digest = %adapter.digest, "an operator loaded an adapter");
+    Ok((StatusCode::CREATED, Json(AdapterEntry::new(&model, &adapter))))
+}
+
+/// Takes an adapter from new requests. Its memory is freed once the last request that uses it has ended.
+///
+/// # Errors
+/// 404 for an unknown model or adapter, 409 where the model is being changed, 503 for a model that is not in memory.
+pub(crate) async fn unload_adapter(
+    State(api): State<Arc<Api>>,
+    ids: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path((model, id)) = ids?;
+    let adapters = of(&api, &model)?;
+    let (unloading, names) = (api.clone(), (model.clone(), id.clone()));
+    if !asked(move || unloading.life.unload_adapter(&names.0, &adapters, &names.1)).await? {
+        return Err(ApiError::NoAdapter { model, id });
+    }
+    tracing::info!(model, adapter = id, "an operator unloaded an adapter");
+    Ok(Json(json!({"id": id, "deleted": true})))
+}
+
+fn of(api: &Api, id: &str) -> Result<Arc<Adapters>, ApiError> {
+    let catalog = api.catalog();
+    let unknown = || FlowError::UnknownModel { id: id.to_owned(), models: catalog.entries().map(Entry::id).collect() };
+    let served = catalog.at(id).ok_or_else(unknown)?.open()?;
+    served.adapters().cloned().ok_or(ApiError::Adapter(NotAdded::NoSource))
+}
+
+/// What is to be loaded.
+async fn wanted(body: Body) -> Result<WantedAdapter, RequestError> {
+    let body = received(body).await?;
+    let text = std::str::from_utf8(&body).map_err(RequestError::NotUtf8)?;
+    let AdapterRequest { id, path, scale } = read::deserialize(text)?;
+    Ok(WantedAdapter { id, path, scale: scale.unwrap_or(1.0) })
+}
+
+/// What a body asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdapterRequest {
+    id: String,
+    path: PathBuf,
+    scale: Option<f32>,
 }

@@ -9,15 +9,12 @@ use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::tensor::TensorSpec;
 use serde::Deserialize;
 
-use crate::flow::api::{Api, Listed};
+use crate::flow::api::{self, Api, Caller, Listed};
 use crate::flow::backend::{Backend, GenerateBackend, PredictBackend};
-use crate::flow::caller::Caller;
-use crate::flow::catalog::Entry;
+use crate::flow::catalog::{Entry, Served};
 use crate::flow::error::FlowError;
 use crate::flow::notation::Notation;
-use crate::flow::served::Served;
-use crate::flow::session;
-use crate::flow::waiting;
+use crate::flow::tokens;
 use crate::http::error::ApiError;
 use crate::http::paths::PREDICT_SUFFIX;
 use crate::wire::tensor_objects::SpecObject;
@@ -127,7 +124,7 @@ pub(crate) async fn info(
 ) -> Result<Json<TensorModelInfo>, ApiError> {
     let Query(ModelQuery { model }) = query.map_err(ApiError::Query)?;
     let find = || api.model_of_kind(model.as_deref(), ModelKind::Predict, &caller);
-    let served = waiting::awake(&api, find).await?.served;
+    let served = api::awake(&api, find).await?.served;
     let facts = TensorFacts::from(served.predictor()?);
     Ok(Json(TensorModelInfo { name: served.model.id.clone(), kind: ModelKind::Predict, facts }))
 }
@@ -170,5 +167,5 @@ pub(crate) async fn sessions(
 ) -> Result<Json<SessionList>, ApiError> {
     let Query(ModelQuery { model }) = query.map_err(ApiError::Query)?;
     let served = api.model_of_kind(model.as_deref(), ModelKind::Generate, &caller)?.served;
-    Ok(Json(session::list(&served, caller.principal.namespace()).await?))
+    Ok(Json(tokens::list(&served, caller.principal.namespace()).await?))
 }

@@ -8,13 +8,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::flow::api::Api;
 use crate::flow::exchange::{Exchange, Head};
-use crate::flow::readiness;
-use crate::flow::trace;
-use crate::http::error::ApiError;
-use crate::http::error_shape::ErrorShape;
-use crate::http::request_id;
+use crate::flow::{readiness, trace};
+use crate::http::error::{ApiError, ErrorShape};
+use crate::http::head;
 use crate::wire::echo::Shown;
-use crate::wire::quota_headers;
+use crate::wire::error;
 
 /// Names the model that was asked for, where its fallback answers.
 pub(crate) const FALLBACK_FOR: &str = "x-camshaft-fallback-for";
@@ -37,7 +35,7 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
         headers.insert(FALLBACK_FOR, meant);
     }
     if let Some(standings) = exchange.standings() {
-        quota_headers::write(standings, headers);
+        error::write_standings(standings, headers);
     }
     // HTTP/2 has no such header. There the server sends GOAWAY on the connection.
     if keeps_connections && api.readiness.state() == readiness::ServerState::Draining {
@@ -56,7 +54,7 @@ pub(crate) async fn polled(request: Request, next: Next) -> Response {
 
 fn begin(api: &Api, request: &Request) -> Exchange {
     let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str);
-    let id = request_id::of(request.headers());
+    let id = head::request_id(request.headers());
     let span = trace::accept(request, &id);
     let head = Head {
         id,

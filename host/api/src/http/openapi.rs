@@ -10,10 +10,9 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::http::error_shape::ErrorShape;
+use crate::http::error::ErrorShape;
 use crate::http::paths;
-use crate::wire::answer::ErrorBody;
-use crate::wire::anthropic_error::{self, MessageError};
+use crate::wire::error::{self, ErrorBody, MessageError};
 use crate::wire::open_inference::InferenceError;
 use crate::wire::types::chat::{ChatChoice, ChatChunkChoice, ChatRequest};
 use crate::wire::types::completions::{CompletionChoice, CompletionRequest};
@@ -249,7 +248,7 @@ fn by_status(shape: ErrorShape) -> impl Iterator<Item = (String, String)> {
     let mut all: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for row in ERRORS {
         let status = |code: &Option<&str>| match shape {
-            ErrorShape::Messages => anthropic_error::of_answer(row.status, code.unwrap_or_default()).0,
+            ErrorShape::Messages => error::of_anthropic(row.status, code.unwrap_or_default()).0,
             ErrorShape::OpenAi | ErrorShape::OpenInference => row.status,
         };
         for status in row.codes.iter().map(status).collect::<BTreeSet<u16>>() {

@@ -12,15 +12,14 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 
 use crate::flow::api::Api;
-use crate::http::admin_access::{self, AdminAccess};
-use crate::http::auth::Guard;
+use crate::flow::incoming::Incoming;
+use crate::flow::{embeddings, generate, tokens};
+use crate::http::access::{self, Guard, PublicAccess};
+use crate::http::admin::{self, AdminAccess};
 use crate::http::error::ApiError;
-use crate::http::openapi::{Document, PublicRoute};
-use crate::http::public_access::PublicAccess;
-use crate::http::{
-    adapter_admin, admin, auth, cors, encoding, endpoints, head, health, inference, model_admin, models, observe,
-    openapi, paths, policy_admin, stats,
-};
+use crate::http::openapi::{self, Document, PublicRoute};
+use crate::http::{encoding, head, health, inference, model_admin, models, observe, paths};
+use crate::wire::dialect::{Dialect, Framing};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,22 +105,22 @@ pub const ROUTES: &[Route] = &[
     getting(openapi::OPENAPI, Access::Open, || get(openapi::openapi)),
     getting(openapi::DOCS, Access::Open, || get(openapi::docs)),
     polled(guarded::METRICS, Access::Monitoring, || get(health::metrics)),
-    getting(guarded::STATS, Access::Monitoring, || get(stats::stats)),
-    posting(guarded::CHAT, Access::Guarded, || post(endpoints::chat)),
-    posting(paths::CHAT_ALIAS, Access::Guarded, || post(endpoints::chat)),
-    posting(paths::RESPONSES, Access::Guarded, || post(endpoints::respond)),
-    posting(paths::MESSAGES, Access::Guarded, || post(endpoints::message)),
-    posting(guarded::COMPLETIONS, Access::Guarded, || post(endpoints::complete)),
-    posting(paths::GENERATE, Access::Guarded, || post(endpoints::generate)),
-    posting(paths::GENERATE_ALIAS, Access::Guarded, || post(endpoints::generate)),
-    posting(guarded::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
-    posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
-    posting(paths::RERANK, Access::Guarded, || post(endpoints::rerank)),
-    posting(paths::RERANK_ALIAS, Access::Guarded, || post(endpoints::rerank)),
-    posting(paths::RERANK_COHERE, Access::Guarded, || post(endpoints::rerank)),
-    posting(paths::SCORE, Access::Guarded, || post(endpoints::score)),
-    posting(guarded::PREDICT, Access::Guarded, || post(endpoints::predict)),
-    posting(guarded::MODEL, Access::Guarded, || post(endpoints::predict_by)),
+    getting(guarded::STATS, Access::Monitoring, || get(admin::stats)),
+    posting(guarded::CHAT, Access::Guarded, || generating(Dialect::Chat)),
+    posting(paths::CHAT_ALIAS, Access::Guarded, || generating(Dialect::Chat)),
+    posting(paths::RESPONSES, Access::Guarded, || generating(Dialect::Responses)),
+    posting(paths::MESSAGES, Access::Guarded, || generating(Dialect::Messages)),
+    posting(guarded::COMPLETIONS, Access::Guarded, || generating(Dialect::Completions)),
+    posting(paths::GENERATE, Access::Guarded, generating_natively),
+    posting(paths::GENERATE_ALIAS, Access::Guarded, generating_natively),
+    posting(guarded::EMBEDDINGS, Access::Guarded, || post(embeddings::respond)),
+    posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(embeddings::respond)),
+    posting(paths::RERANK, Access::Guarded, || post(embeddings::rank)),
+    posting(paths::RERANK_ALIAS, Access::Guarded, || post(embeddings::rank)),
+    posting(paths::RERANK_COHERE, Access::Guarded, || post(embeddings::rank)),
+    posting(paths::SCORE, Access::Guarded, || post(embeddings::score)),
+    posting(guarded::PREDICT, Access::Guarded, || post(inference::predict)),
+    posting(guarded::MODEL, Access::Guarded, || post(inference::predict_by)),
     posting(paths::OPEN_MODEL, Access::Guarded, || post(inference::infer)),
     getting(guarded::MODEL_INFO, Access::Guarded, || get(models::info)),
     getting(guarded::MODELS, Access::Guarded, || get(models::list)),
@@ -130,15 +129,15 @@ pub const ROUTES: &[Route] = &[
     getting(guarded::MODEL, Access::Guarded, || get(models::show)),
     getting(paths::OPEN_MODEL, Access::Guarded, || get(inference::describe)),
     getting(guarded::SESSIONS, Access::Guarded, || get(models::sessions)),
-    posting(guarded::CLOSE_SESSION, Access::Guarded, || post(endpoints::close_session)),
-    posting(guarded::TOKENIZE, Access::Guarded, || post(endpoints::tokenize)),
-    posting(paths::TEMPLATE, Access::Guarded, || post(endpoints::template)),
-    posting(paths::COUNT_TOKENS, Access::Guarded, || post(endpoints::count_message)),
-    posting(paths::COUNT_INPUT, Access::Guarded, || post(endpoints::count_response)),
-    posting(guarded::DETOKENIZE, Access::Guarded, || post(endpoints::detokenize)),
-    getting("/admin/policies", Access::Operators, || get(policy_admin::policies)),
-    posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
-    posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),
+    posting(guarded::CLOSE_SESSION, Access::Guarded, || post(tokens::close_session)),
+    posting(guarded::TOKENIZE, Access::Guarded, || post(tokens::tokenize)),
+    posting(paths::TEMPLATE, Access::Guarded, || post(tokens::template)),
+    posting(paths::COUNT_TOKENS, Access::Guarded, || post(tokens::count_message)),
+    posting(paths::COUNT_INPUT, Access::Guarded, || post(tokens::count_response)),
+    posting(guarded::DETOKENIZE, Access::Guarded, || post(tokens::detokenize)),
+    getting("/admin/policies", Access::Operators, || get(admin::policies)),
+    posting("/admin/policies/check", Access::Operators, || post(admin::check)),
+    posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(admin::change)),
     getting("/admin/models", Access::Operators, || get(model_admin::models)),
     posting("/admin/models", Access::Operators, || post(model_admin::load)),
     getting("/admin/models/{id}", Access::Operators, || get(model_admin::model)),
@@ -146,17 +145,26 @@ pub const ROUTES: &[Route] = &[
     posting("/admin/models/{id}/swap", Access::Operators, || post(model_admin::swap)),
     posting("/admin/models/{id}/limits", Access::Operators, || post(model_admin::set_limits)),
     posting("/admin/models/{id}/weight", Access::Operators, || post(model_admin::set_weight)),
-    getting(ADAPTERS, Access::Operators, || get(adapter_admin::list)),
-    posting(ADAPTERS, Access::Operators, || post(adapter_admin::load)),
-    deleting("/admin/models/{id}/adapters/{adapter}", Access::Operators, || delete(adapter_admin::unload)),
+    getting(ADAPTERS, Access::Operators, || get(model_admin::list_adapters)),
+    posting(ADAPTERS, Access::Operators, || post(model_admin::load_adapter)),
+    deleting("/admin/models/{id}/adapters/{adapter}", Access::Operators, || delete(model_admin::unload_adapter)),
     getting("/admin/operations", Access::Operators, || get(model_admin::operations)),
     getting("/admin/operations/{id}", Access::Operators, || get(model_admin::operation)),
     getting("/admin/config", Access::Operators, || get(admin::config)),
-    getting("/admin/workers", Access::Operators, || get(stats::workers)),
+    getting("/admin/workers", Access::Operators, || get(admin::workers)),
     posting("/admin/drain", Access::Operators, || post(admin::drain)),
     posting("/admin/resume", Access::Operators, || post(admin::resume)),
     posting("/admin/reload", Access::Operators, || post(admin::reload)),
 ];
+
+/// The endpoint that generates what requests of an API ask for.
+fn generating(api: Dialect) -> MethodRouter<Arc<Api>> {
+    post(move |incoming: Incoming| generate::respond(api, incoming))
+}
+
+fn generating_natively() -> MethodRouter<Arc<Api>> {
+    post(|incoming: Incoming| generate::respond(Dialect::Native(Framing::of(&incoming.headers)), incoming))
+}
 
 /// What both listeners say of the public one's routes.
 static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
@@ -173,12 +181,12 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
 pub fn public_router(api: Arc<Api>, access: PublicAccess) -> Router {
     let access = Arc::new(access);
     let of = |access| table(ROUTES.iter().filter(move |route| route.access == access));
-    let guard = || from_fn_with_state(Guard { api: api.clone(), access: access.clone() }, auth::guard);
+    let guard = || from_fn_with_state(Guard { api: api.clone(), access: access.clone() }, access::guard);
     let guarded = of(Access::Guarded).route_layer(guard()).route_layer(from_fn_with_state(api.clone(), admit));
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
     let compression = CompressionLayer::new().gzip(true).compress_when(encoding::compressed());
     let routes = whole(routes).layer(compression).layer(from_fn(encoding::check));
-    finish(cors::allow(routes, &access.cors_origins), api)
+    finish(head::allow_origins(routes, &access.cors_origins), api)
 }
 
 /// The router of the admin listener. Without a token, bind the listener to an address that only operators reach.
@@ -189,8 +197,8 @@ pub fn admin_router(api: Arc<Api>, access: Arc<AdminAccess>) -> Router {
             access => (access == Access::Open) == open,
         }))
     };
-    let guarded = of(false).route_layer(from_fn_with_state(access.clone(), admin_access::check_token));
-    let routes = whole(of(true).merge(guarded)).layer(from_fn_with_state(access, admin_access::check_host));
+    let guarded = of(false).route_layer(from_fn_with_state(access.clone(), admin::check_token));
+    let routes = whole(of(true).merge(guarded)).layer(from_fn_with_state(access, admin::check_host));
     finish(routes, api)
 }
 

@@ -217,7 +217,7 @@ async fn what_cannot_be_loaded_is_refused_by_what_is_wrong() {
         (json!({"id": 1, "path": "x"}), 400, "invalid_request_error - id"),
         (json!({}), 400, "invalid_request_error - id"),
         (json!([]), 400, "invalid_request_error invalid_json -"),
-        (padded(16_385), 413, "invalid_request_error request_too_large -"),
+        (padded(65_537), 413, "invalid_request_error request_too_large -"),
     ] {
         let reply = server.order("POST", ADAPTERS, &body.to_string()).await;
         assert_eq!(reply.error(status).0, kind, "{}", reply.text);

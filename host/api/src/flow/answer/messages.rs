@@ -7,13 +7,11 @@ use serde_json::value::RawValue;
 
 use super::parts::AnswerPart;
 use super::{AnswerDelta, AnswerWriter, Call, WholeChoice};
-use crate::flow::budget::Share;
+use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
-use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::Answer;
-use crate::wire::anthropic_error::{self, MessageErrorObject};
+use crate::wire::error::{self, Answer, MessageErrorObject};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
 use crate::wire::types::generation::Finish;
@@ -77,7 +75,7 @@ pub(super) fn whole(
         message.end = MessageEnd::new(choice.finish, request);
         message.content = blocks(choice);
     }
-    kept::json(&message, share)
+    budget::json(&message, share)
 }
 
 fn blocks(choice: &WholeChoice) -> Vec<ContentBlock<'_>> {
@@ -200,7 +198,7 @@ impl AnswerWriter for MessagesStreamWriter {
     }
 
     fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str) {
-        let (_, kind) = anthropic_error::of_answer(error.status().as_u16(), error.note().code());
+        let (_, kind) = error::of_anthropic(error.status().as_u16(), error.note().code());
         write(out, &MessageEvent::Error { error: MessageErrorObject::new(kind, error.note()), request_id });
     }
 

@@ -6,13 +6,12 @@ use serde::Serialize;
 
 use super::logprobs::{self, TextProgress};
 use super::{AnswerDelta, AnswerWriter, EVENT_STREAM, WholeChoice};
-use crate::flow::budget::Share;
+use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
-use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::{Answer, ErrorBody};
 use crate::wire::dialect::Framing;
+use crate::wire::error::{Answer, ErrorBody};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
 use crate::wire::types::generate::{GenerateEvent, GenerateUsage, Generation};
@@ -59,7 +58,7 @@ pub(super) fn whole(
         finish_reason: choice.finish,
         usage: totals.into(),
     };
-    kept::json(&generation, share)
+    budget::json(&generation, share)
 }
 
 /// Writes the events of one generation: `start`, `text` for each piece, and `end` with the reason and the usage.

@@ -7,12 +7,11 @@ use serde::Serialize;
 use super::logprobs::{self, TextProgress};
 use super::parts::AnswerPart;
 use super::{AnswerDelta, AnswerWriter, Call, WholeChoice};
-use crate::flow::budget::Share;
+use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
-use crate::flow::kept;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::wire::answer::{Answer, ErrorBody};
+use crate::wire::error::{Answer, ErrorBody};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
 use crate::wire::types::chat::{
@@ -251,7 +250,7 @@ pub(super) fn whole(
                     camshaft: ChoiceNote::of(choice.finish),
                 })
                 .collect();
-            kept::json(&envelope.object("chat.completion", &choices, usage), share)
+            budget::json(&envelope.object("chat.completion", &choices, usage), share)
         }
         Endpoint::Completion => {
             let choices: Vec<_> = choices
@@ -263,7 +262,7 @@ pub(super) fn whole(
                     camshaft: ChoiceNote::of(choice.finish),
                 })
                 .collect();
-            kept::json(&envelope.object("text_completion", &choices, usage), share)
+            budget::json(&envelope.object("text_completion", &choices, usage), share)
         }
     }
 }

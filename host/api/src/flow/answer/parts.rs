@@ -4,10 +4,10 @@ use std::sync::Arc;
 use camshaft_core::family::event::Event;
 use camshaft_core::family::parser::Parser;
 
-use crate::flow::form::Parts;
+use crate::flow::catalog::Served;
+use crate::flow::constrain::Parts;
 use crate::flow::notation::Notation;
 use crate::flow::request::GenerationRequest;
-use crate::flow::served::Served;
 use crate::wire::types::generation::Finish;
 
 /// A part of an answer. Calls are counted from 0.

@@ -7,20 +7,20 @@ use serde_json::{Map, Value};
 
 use super::parts::AnswerPart;
 use super::{AnswerDelta, AnswerWriter, WholeChoice};
-use crate::flow::budget::Share;
+use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
-use crate::flow::kept;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::{Answer, ErrorType};
 use crate::wire::dialect::{CUSTOM_INPUT, CallNames, CalledTool, ResponseEcho};
+use crate::wire::error::{Answer, ErrorType};
 use crate::wire::sse::{self, Pieces};
 use crate::wire::stamp;
 use crate::wire::types::generation::Finish;
 use crate::wire::types::logprobs::ListedTokens;
+use crate::wire::types::responses as wire;
 use crate::wire::types::responses::{
-    self as wire, IncompleteDetails, InputTokens, ItemPlace, OutputItem, OutputPart, OutputTokens, PartPlace,
-    ResponseError, ResponseEvent, ResponseStatus, ResponseUsage,
+    IncompleteDetails, InputTokens, ItemPlace, OutputItem, OutputPart, OutputTokens, PartPlace, ResponseError,
+    ResponseEvent, ResponseStatus, ResponseUsage,
 };
 
 /// Copies of what the model says that a stream may hold at once: as it is kept, and in each of the last four events, where
@@ -305,7 +305,7 @@ pub(super) fn whole(
     if let Some(last) = items.last_mut() {
         last.set_status(outcome.status);
     }
-    kept::json(&head.response(&outcome, &items), share)
+    budget::json(&head.response(&outcome, &items), share)
 }
 
 /// What the model thought, said and called; at least one item.

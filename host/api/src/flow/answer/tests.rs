@@ -11,8 +11,8 @@ use super::*;
 use crate::flow::budget::Budget;
 use crate::flow::request::Endpoint;
 use crate::fuzz::Parsers;
-use crate::wire::answer::ErrorType;
 use crate::wire::dialect::{Dialect, Framing, Served};
+use crate::wire::error::ErrorType;
 
 const RESPONSE: &str = r#"{"model":"demo","input":"hi","stream":true,"instructions":"be brief","metadata":{"a":"b"}}"#;
 const MESSAGE: &str = r#"{"max_tokens":50,"messages":[{"role":"user","content":"hi"}]}"#;

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 
 use crate::flow::backend::TextModel;
 use crate::flow::error::FlowError;
-use crate::flow::prompt::{self, Rendered};
+use crate::flow::prompt::{self, ModelTemplate, Rendered};
 use crate::flow::reading::Reading;
-use crate::flow::template::ModelTemplate;
 use crate::wire::messages::Ending;
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];

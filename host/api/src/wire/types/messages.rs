@@ -14,7 +14,7 @@ use super::chat::ReasoningEffort;
 use super::events::events;
 use super::generation::GenerationFields;
 use super::values::{TextOrList, TextOrObject, Whole};
-use crate::wire::anthropic_error::MessageErrorObject;
+use crate::wire::error::MessageErrorObject;
 use crate::wire::read::request;
 use crate::wire::read::rules::refused;
 

@@ -7,8 +7,8 @@ use crate::flow::answer::Finish;
 use crate::flow::answer::usage::ResponsesUsage;
 use crate::flow::generation::Totals;
 use crate::flow::request::GenerationRequest;
-use crate::wire::answer::{Answer, ErrorType};
 use crate::wire::dialect::{CUSTOM_INPUT, CallNames, CalledTool, ResponseEcho};
+use crate::wire::error::{Answer, ErrorType};
 use crate::wire::stamp;
 
 /// What a response is called, and what it repeats of the request.
