@@ -4,21 +4,19 @@ use std::sync::Arc;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use camshaft_core::policy::{
-    BodyText, Marks, Priority, RequestContext, Target, ValidateOutcome, ValidateRequest, Validation,
+    BodyText, Endpoint, Marks, Priority, RequestContext, ValidateOutcome, ValidateRequest, Validation,
 };
 use camshaft_core::quota::Demand;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::flow::api::{self, Caller, ModelWish};
+use crate::flow::api::{self, ModelWish};
 use crate::flow::error::{AmendmentError, FlowError};
 use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::{self, Incoming};
 use crate::flow::request::{GenerationRequest, ReadContext};
-use crate::flow::{answer, read, trace};
+use crate::flow::{answer, trace};
 use crate::wire::dialect::{AnswerFormat, Converted, Dialect, Served};
 use crate::wire::read::{Body, Fields, read_bytes};
-use crate::wire::types::chat::ChatRequest;
-use crate::wire::types::completions::CompletionRequest;
 use crate::wire::types::generation::GenerationFields;
 
 /// What was asked for and left out, because the answer means the same without it (RFC 9110, 5.6.7, and the older `Warning`).
@@ -43,34 +41,6 @@ pub(crate) trait Generates: Fields + Send + Sync + 'static {
             || stop_token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         let falls_back = !of_one_model && !self.has_ids();
         ModelWish { name: model.as_deref(), session: session_id.as_deref(), falls_back }
-    }
-}
-
-impl Generates for ChatRequest {
-    fn fields(&self) -> &GenerationFields {
-        &self.generation
-    }
-
-    fn has_ids(&self) -> bool {
-        false
-    }
-
-    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
-        read::chat(context, self)
-    }
-}
-
-impl Generates for CompletionRequest {
-    fn fields(&self) -> &GenerationFields {
-        &self.generation
-    }
-
-    fn has_ids(&self) -> bool {
-        self.prompt.as_ref().is_some_and(|prompt| prompt.has_ids())
-    }
-
-    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
-        read::completion(context, self)
     }
 }
 
@@ -112,9 +82,8 @@ async fn accept<B: Generates>(
     bytes: usize,
 ) -> Result<Accepted<GenerationRequest>, FlowError> {
     let target = incoming.target(&body.request.wish(), body.request.fields().timeout, bytes).await?;
-    let read =
-        move |context: ReadContext<'_>, request: &B| Ok(Checked { request: request.generation(context)?, dialect });
-    let mut accepted = ask_validators(incoming, &target, body, read).await?.map(|checked| checked.request);
+    let read = move |context: ReadContext<'_>, request: &B| Ok(asking(context, request.generation(context)?, dialect));
+    let mut accepted = ask_validators(incoming, &target, body, read).await?;
     accepted.request.settings.timeout = accepted.request.settings.timeout.or(target.timeout);
     Ok(accepted)
 }
@@ -149,50 +118,23 @@ impl Incoming {
     }
 }
 
-/// A request that validators may change.
-#[derive(Debug)]
-struct Checked {
-    request: GenerationRequest,
-    dialect: Dialect,
-}
-
-impl Validated for Checked {
-    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a> {
-        let GenerationRequest { served, endpoint, .. } = &self.request;
-        Target { tenant: &caller.principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() }
-    }
-
-    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest {
-        let request = &self.request;
-        let settings = &request.settings;
-        let longest = request.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
-        ValidateRequest {
-            endpoint: request.endpoint.for_policies(),
-            model: request.served.model.id.clone(),
-            tenant: caller.principal.tenant.clone(),
-            principal: caller.principal.name.clone(),
-            marks: draft.marks.clone(),
-            estimated_cost: request.max_total_tokens(),
-            body: draft.body,
-            prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
-            max_tokens: request.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
-            max_tokens_set: settings.extent.max_tokens_set,
-            temperature: settings.sampling.temperature,
-            top_p: settings.sampling.top_p,
-            n: u32::try_from(request.choices().count()).unwrap_or(u32::MAX),
-            stream: settings.stream,
-        }
-    }
-
-    fn is_same_kind(&self, before: &Self) -> bool {
-        let (now, before) = (&self.request, &before.request);
-        // Other answers than OpenAI's have one choice.
-        let choices = |request: &GenerationRequest| (request.prompts.len(), request.settings.n);
-        let answers_as_well = self.dialect.is_own() || choices(now) == choices(before);
-        now.served.model.id == before.served.model.id
-            && now.settings.stream == before.settings.stream
-            && answers_as_well
-    }
+/// What validators are told of a generation.
+fn asking(context: ReadContext<'_>, request: GenerationRequest, dialect: Dialect) -> Asking<GenerationRequest> {
+    let longest = request.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+    let settings = &request.settings;
+    // Other answers than OpenAI's have one choice.
+    let choices = (!dialect.is_own()).then_some((request.prompts.len(), settings.n));
+    let fixed = vec![json!(settings.stream), json!(choices)];
+    let question = ValidateRequest {
+        max_tokens: request.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
+        max_tokens_set: settings.extent.max_tokens_set,
+        temperature: settings.sampling.temperature,
+        top_p: settings.sampling.top_p,
+        n: u32::try_from(request.choices().count()).unwrap_or(u32::MAX),
+        stream: settings.stream,
+        ..question(context, request.endpoint.for_policies(), request.max_total_tokens(), longest)
+    };
+    Asking { request, question, fixed }
 }
 
 /// Bound of an amendment in bytes. Past it, the policy has failed.
@@ -200,42 +142,33 @@ const AMENDMENT_BYTES: usize = 1 << 20;
 /// The field that no amendment may change.
 const MODEL: &str = "model";
 
-/// A request that validators check.
-pub(crate) trait Validated: Send + Sized + 'static {
-    /// What tells which validators are asked.
-    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a>;
-
-    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest;
-
-    /// Checks that an amendment has not changed what it must not change. The model is the same in any case.
-    fn is_same_kind(&self, before: &Self) -> bool;
-}
-
-/// What a validator finds beside the request's own fields.
+/// A request that was read for its model, and what validators are told of it.
 #[derive(Debug)]
-pub(crate) struct Draft<'a> {
-    pub(crate) body: BodyText,
-    pub(crate) marks: &'a Marks,
+pub(crate) struct Asking<R> {
+    pub(crate) request: R,
+    /// Its body comes later, and its marks are those that nobody has changed.
+    pub(crate) question: ValidateRequest,
+    /// What no amendment may change. The model is the same in any case.
+    pub(crate) fixed: Vec<Value>,
 }
 
 /// What validators are asked about a request that generates nothing. `prompt_tokens`: of its longest text.
 pub(crate) fn question(
-    caller: &Caller,
-    Target { model, endpoint, .. }: Target<'_>,
-    Draft { body, marks }: Draft<'_>,
+    context: ReadContext<'_>,
+    endpoint: Endpoint,
     estimated_cost: u64,
-    prompt_tokens: u32,
+    prompt_tokens: usize,
 ) -> ValidateRequest {
-    let principal = &caller.principal;
+    let principal = &context.caller.principal;
     ValidateRequest {
         endpoint,
-        model: model.to_owned(),
+        model: context.served().model.id.clone(),
         tenant: principal.tenant.clone(),
         principal: principal.name.clone(),
-        marks: marks.clone(),
+        marks: principal.marks(),
         estimated_cost,
-        body,
-        prompt_tokens,
+        body: String::new().into(),
+        prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
         max_tokens: 0,
         max_tokens_set: false,
         temperature: 0.0,
@@ -254,12 +187,6 @@ pub(crate) struct Accepted<R> {
     pub(crate) context: RequestContext,
 }
 
-impl<R> Accepted<R> {
-    pub(crate) fn map<S>(self, to: impl FnOnce(R) -> S) -> Accepted<S> {
-        Accepted { request: to(self.request), priority: self.priority, context: self.context }
-    }
-}
-
 /// Reads a body for its model, and asks every validator in turn. An amended body is read again before the next validator sees it.
 ///
 /// # Errors
@@ -268,39 +195,37 @@ pub(crate) async fn ask_validators<B, R>(
     incoming: &mut Incoming,
     of: &incoming::Target,
     body: Arc<Body<B>>,
-    read: impl Fn(ReadContext<'_>, &B) -> Result<R, FlowError> + Clone + Send + 'static,
+    read: impl Fn(ReadContext<'_>, &B) -> Result<Asking<R>, FlowError> + Clone + Send + 'static,
 ) -> Result<Accepted<R>, FlowError>
 where
     B: Fields + Send + Sync + 'static,
-    R: Validated,
+    R: Send + 'static,
 {
     let (mut body, first) = (body, read.clone());
-    let mut request = {
+    let mut asking = {
         let body = body.clone();
         incoming.read(of, move |context| first(context, &body.request)).await?
     };
     let policies = incoming.caller.policies.clone();
     // An amendment changes nothing of what they are chosen by.
-    let asked: Vec<usize> = {
-        let target = request.target(&incoming.caller);
-        (0..policies.validators()).filter(|index| policies.validates(*index, target)).collect()
-    };
-    let mut marks = incoming.caller.principal.marks();
+    let target = asking.question.target();
+    let asked: Vec<usize> = (0..policies.validators()).filter(|index| policies.validates(*index, target)).collect();
+    let mut marks = asking.question.marks.clone();
     for index in asked {
         let seen = body.clone();
-        let draft = Draft { body: BodyText::new(move || seen.to_json()), marks: &marks };
-        let question = Arc::new(request.question(&incoming.caller, draft));
+        let text = BodyText::new(move || seen.to_json());
+        let question = Arc::new(ValidateRequest { body: text, marks: marks.clone(), ..asking.question.clone() });
         let Validation { outcome, marks: set } = incoming.within(of, policies.validate(index, &question)).await?;
         marks = set.unwrap_or(marks);
         match outcome {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {
                 let amended = amend(incoming, of, (&body, patch), read.clone()).await;
-                let amended = amended.and_then(|(after, body)| match after.is_same_kind(&request) {
+                let amended = amended.and_then(|(after, body)| match after.fixed == asking.fixed {
                     true => Ok((after, body)),
                     false => Err(AmendmentError::AnotherKind),
                 });
-                (request, body) = amended.map_err(|error| match error {
+                (asking, body) = amended.map_err(|error| match error {
                     // Not what the policy has written, but where and when it is read.
                     AmendmentError::Refused(error) if !error.answer().status().is_client_error() => error,
                     error => FlowError::Amendment { index, source: Box::new(error) },
@@ -319,7 +244,7 @@ where
         true => Some(incoming.read(of, move |_| Ok(body.to_json().into())).await?),
         false => None,
     };
-    Ok(Accepted { request, priority, context: RequestContext { attributes, body: kept } })
+    Ok(Accepted { request: asking.request, priority, context: RequestContext { attributes, body: kept } })
 }
 
 /// Applies a merge patch to the body, and reads the result.
@@ -327,11 +252,11 @@ async fn amend<B, R>(
     incoming: &mut Incoming,
     of: &incoming::Target,
     (body, patch): (&Arc<Body<B>>, String),
-    read: impl Fn(ReadContext<'_>, &B) -> Result<R, FlowError> + Send + 'static,
-) -> Result<(R, Arc<Body<B>>), AmendmentError>
+    read: impl Fn(ReadContext<'_>, &B) -> Result<Asking<R>, FlowError> + Send + 'static,
+) -> Result<(Asking<R>, Arc<Body<B>>), AmendmentError>
 where
     B: Fields + Send + Sync + 'static,
-    R: Validated,
+    R: Send + 'static,
 {
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });

@@ -7,17 +7,16 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
+use camshaft_core::policy::Endpoint;
 use camshaft_core::tensor::{Class, MaskInput, Predicted, Rows, Signature, Tensor, volume};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::flow::api::Caller;
 use crate::flow::backend::PredictBackend;
 use crate::flow::budget::{self, Share};
 use crate::flow::catalog::Served;
 use crate::flow::error::FlowError;
-use crate::flow::generate::{self, Accepted, Draft, Validated};
+use crate::flow::generate::{self, Accepted, Asking};
 use crate::flow::incoming::Incoming;
 use crate::flow::request::ReadContext;
 use crate::flow::trace;
@@ -125,8 +124,6 @@ impl OverTensors for InferRequest {
 struct Checked {
     served: Arc<Served>,
     rows: Rows,
-    /// What stands for the tensors in the body that validators see.
-    seen: Vec<Value>,
     form: Form,
     timeout: Option<Duration>,
 }
@@ -179,8 +176,10 @@ async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) ->
                 first.get_or_init(|| rows).clone()
             }
         };
-        let (seen, form) = (request.seen(), request.form(predictor)?);
-        Ok(Checked { served, rows, seen, form, timeout: request.timeout(max_timeout)? })
+        let form = request.form(predictor)?;
+        let question = generate::question(context, Endpoint::Prediction, rows.rows.into(), 0);
+        let request_of = Checked { served, rows, form, timeout: request.timeout(max_timeout)? };
+        Ok(Asking { request: request_of, question, fixed: request.seen() })
     };
     let Accepted { request, priority, .. } =
         generate::ask_validators(&mut incoming, &target, Arc::new(body), read).await?;
@@ -197,20 +196,6 @@ async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) ->
     let mut computed = vectors::compute(&mut incoming, asked).await?;
     let Some(computed) = computed.pop() else { return Err(FlowError::WorkerLost) };
     answer(incoming.share, served.clone(), computed, form).await
-}
-
-impl Validated for Checked {
-    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a> {
-        Target { tenant: &caller.principal.tenant, model: &self.served.model.id, endpoint: Endpoint::Prediction }
-    }
-
-    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest {
-        generate::question(caller, self.target(caller), draft, self.rows.rows.into(), 0)
-    }
-
-    fn is_same_kind(&self, before: &Self) -> bool {
-        self.seen == before.seen
-    }
 }
 
 /// What a number of an output takes as text in two places, also while the text grows.

@@ -9,59 +9,55 @@ use serde_json::{Map, Value};
 
 use crate::flow::constrain;
 use crate::flow::error::FlowError;
+use crate::flow::generate::Generates;
 use crate::flow::prompt::{self, Rendered};
-use crate::flow::request::{self, Endpoint, GenerationRequest, ReadContext};
+use crate::flow::request::{Endpoint, GenerationRequest, ReadContext};
 use crate::wire::error::RequestError;
 use crate::wire::messages::{self, Ending};
 use crate::wire::tools::WantedTools;
 use crate::wire::types::chat::ChatRequest;
 use crate::wire::types::completions::CompletionRequest;
+use crate::wire::types::generation::GenerationFields;
 use crate::wire::types::values::{Input, Whole};
 use crate::wire::{format, settings};
 
 /// The field that holds the prompt.
 pub(crate) const MESSAGES: &str = "messages";
 
-/// # Errors
-/// 400 or 403: the model cannot do what is asked, or the caller may not.
-pub(crate) fn chat(context: ReadContext<'_>, request: &ChatRequest) -> Result<GenerationRequest, FlowError> {
-    let (served, fields) = (context.served(), &request.generation);
-    served.pool()?;
-    let adapters = request::adapters(context.caller, context.found, fields.lora.as_deref(), fields.model.as_deref())?;
-    let settings = context.settings(fields, Endpoint::Chat, false)?;
-    let format = format::read(fields)?;
-    let text = served.text()?;
-    let most = context.most_read(&settings, text.info.context_tokens);
-    let ChatPrompt { rendered: Rendered { tokens, text: rendered }, tools, ending } = render(context, request, most)?;
-    let prompt = context.prompt(tokens, &settings, MESSAGES)?;
-    let thinking = match ending {
-        Ending::Open => ThinkingState::Off,
-        Ending::Next | Ending::Last => {
-            let held = format.is_some() || !tools.tools.callable().is_empty();
-            served.notation()?.thinking_after(&rendered, held)
+impl Generates for ChatRequest {
+    fn fields(&self) -> &GenerationFields {
+        &self.generation
+    }
+
+    fn has_ids(&self) -> bool {
+        false
+    }
+
+    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+        let (served, mut request) = (context.served(), context.begin(&self.generation, Endpoint::Chat, false)?);
+        let format = format::read(&self.generation)?;
+        let most = context.most_read(&request.settings)?;
+        let ChatPrompt { rendered: Rendered { tokens, text: rendered }, tools, ending } = render(context, self, most)?;
+        request.prompts.push(context.prompt(tokens, &request.settings, MESSAGES)?);
+        let thinking = match ending {
+            Ending::Open => ThinkingState::Off,
+            Ending::Next | Ending::Last => {
+                let held = format.is_some() || !tools.tools.callable().is_empty();
+                served.notation()?.thinking_after(&rendered, held)
+            }
+        };
+        request.form = constrain::chat(context, (&tools, format), thinking)?;
+        request.form.thinking_budget =
+            self.thinking_tokens().and_then(|tokens| served.notation().ok()?.budget(tokens, thinking));
+        let top = self.top_logprobs.map_or(0, Whole::get);
+        request.logprobs = self.logprobs.unwrap_or(false).then_some(top);
+        if request.logprobs.is_none() && top > 0 {
+            return Err(
+                RequestError::field("top_logprobs", "top_logprobs is only allowed when logprobs is true").into()
+            );
         }
-    };
-    let mut form = constrain::chat(context, (&tools, format), thinking)?;
-    form.thinking_budget =
-        request.thinking_tokens().and_then(|tokens| served.notation().ok()?.budget(tokens, thinking));
-    let (served, vocabulary) = (served.clone(), text.info.vocabulary.clone());
-    let top = request.top_logprobs.map_or(0, Whole::get);
-    let logprobs = request.logprobs.unwrap_or(false).then_some(top);
-    if logprobs.is_none() && top > 0 {
-        return Err(RequestError::field("top_logprobs", "top_logprobs is only allowed when logprobs is true").into());
+        request.check_choices()
     }
-    GenerationRequest {
-        endpoint: Endpoint::Chat,
-        served,
-        vocabulary,
-        prompts: vec![prompt],
-        settings,
-        adapters,
-        form,
-        logprobs,
-        scores_prompts: false,
-    }
-    .check_choices()
 }
 
 /// The prompt of a chat, and what its answer depends on.
@@ -109,58 +105,47 @@ fn variables(request: &ChatRequest) -> Cow<'_, Map<String, Value>> {
 const PROMPT: &str = "prompt";
 const SUFFIX: &str = "suffix";
 
-/// # Errors
-/// 400 or 403: the model cannot do what is asked, or the caller may not.
-pub(crate) fn completion(
-    context: ReadContext<'_>,
-    request: &CompletionRequest,
-) -> Result<GenerationRequest, FlowError> {
-    let (served, fields) = (context.served(), &request.generation);
-    served.pool()?;
-    let echo = request.echo.unwrap_or(false);
-    let adapters = request::adapters(context.caller, context.found, fields.lora.as_deref(), fields.model.as_deref())?;
-    let settings = context.settings(fields, Endpoint::Completion, echo)?;
-    let form = constrain::text(context, format::read(fields)?)?;
-    // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
-    // wants control tokens sends token ids.
-    let parse_special = request.parse_special.unwrap_or(false);
-    let info = &served.text()?.info;
-    let gap = suffix(context, request)?;
-    let most = context.most_read(&settings, info.context_tokens);
-    let mut prompts = Vec::new();
-    for (_, input) in request.prompt.iter().flat_map(|prompt| inputs(prompt, PROMPT)) {
-        context.check()?;
-        let (mut tokens, text) = match input {
-            OneInput::Text(text) => (context.tokenize((text, parse_special), most)?, Some(text)),
-            OneInput::Tokens(ids, path) => (settings::tokens(ids, &path, info.vocabulary.size())?, None),
-        };
-        if let Some(gap) = &gap {
-            tokens = gap.around(tokens);
-        }
-        let all = tokens.len();
-        let mut prompt = context.prompt(tokens, &settings, PROMPT)?;
-        if echo {
-            // What was cut off is no part of it.
-            let text = text.filter(|_| prompt.tokens.len() == all).map(str::to_owned);
-            prompt.echo = text.unwrap_or_else(|| text_of(&info.vocabulary, &prompt.tokens));
-        }
-        prompts.push(prompt);
+impl Generates for CompletionRequest {
+    fn fields(&self) -> &GenerationFields {
+        &self.generation
     }
-    let vocabulary = info.vocabulary.clone();
-    let logprobs = request.logprobs.map(Whole::get);
-    let (served, scores_prompts) = (served.clone(), echo && logprobs.is_some());
-    GenerationRequest {
-        endpoint: Endpoint::Completion,
-        served,
-        vocabulary,
-        prompts,
-        settings,
-        adapters,
-        form,
-        logprobs,
-        scores_prompts,
+
+    fn has_ids(&self) -> bool {
+        self.prompt.as_ref().is_some_and(|prompt| prompt.has_ids())
     }
-    .check_choices()
+
+    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+        let echo = self.echo.unwrap_or(false);
+        let mut request = context.begin(&self.generation, Endpoint::Completion, echo)?;
+        request.form = constrain::text(context, format::read(&self.generation)?)?;
+        // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
+        // wants control tokens sends token ids.
+        let parse_special = self.parse_special.unwrap_or(false);
+        let vocabulary = request.vocabulary.clone();
+        let gap = suffix(context, self)?;
+        let most = context.most_read(&request.settings)?;
+        for (_, input) in self.prompt.iter().flat_map(|prompt| inputs(prompt, PROMPT)) {
+            context.check()?;
+            let (mut tokens, text) = match input {
+                OneInput::Text(text) => (context.tokenize((text, parse_special), most)?, Some(text)),
+                OneInput::Tokens(ids, path) => (settings::tokens(ids, &path, vocabulary.size())?, None),
+            };
+            if let Some(gap) = &gap {
+                tokens = gap.around(tokens);
+            }
+            let all = tokens.len();
+            let mut prompt = context.prompt(tokens, &request.settings, PROMPT)?;
+            if echo {
+                // What was cut off is no part of it.
+                let text = text.filter(|_| prompt.tokens.len() == all).map(str::to_owned);
+                prompt.echo = text.unwrap_or_else(|| text_of(&vocabulary, &prompt.tokens));
+            }
+            request.prompts.push(prompt);
+        }
+        request.logprobs = self.logprobs.map(Whole::get);
+        request.scores_prompts = echo && request.logprobs.is_some();
+        request.check_choices()
+    }
 }
 
 /// A text or a list of token ids.

@@ -161,11 +161,32 @@ impl<'a> ReadContext<'a> {
         self.served().text()?.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
     }
 
-    /// The parameters of a request. `echo`: it may be about its prompt alone.
+    /// A request with all but its prompts and what its answers look like. `echo`: it may be about its prompt alone.
     ///
     /// # Errors
-    /// 400 for a parameter that is out of the server's bounds.
-    pub(crate) fn settings(
+    /// 400 or 403: the model does not generate, a parameter is out of the server's bounds, or an adapter is not to be had.
+    pub(crate) fn begin(
+        &self,
+        fields: &GenerationFields,
+        endpoint: Endpoint,
+        echo: bool,
+    ) -> Result<GenerationRequest, FlowError> {
+        let served = self.served().clone();
+        served.pool()?;
+        Ok(GenerationRequest {
+            endpoint,
+            adapters: adapters(self.caller, self.found, fields.lora.as_deref(), fields.model.as_deref())?,
+            settings: self.settings(fields, endpoint, echo)?,
+            vocabulary: served.text()?.info.vocabulary.clone(),
+            served,
+            prompts: Vec::new(),
+            form: AnswerForm::default(),
+            logprobs: None,
+            scores_prompts: false,
+        })
+    }
+
+    fn settings(
         &self,
         fields: &GenerationFields,
         endpoint: Endpoint,
@@ -193,8 +214,11 @@ impl<'a> ReadContext<'a> {
     }
 
     /// Tokens up to which a prompt is read: all of one that is cut at its beginning.
-    pub(crate) fn most_read(&self, settings: &GenerationSettings, context: u32) -> u32 {
-        if settings.truncate.is_some() { u32::MAX } else { context }
+    ///
+    /// # Errors
+    /// 400 for a model that reads no texts.
+    pub(crate) fn most_read(&self, settings: &GenerationSettings) -> Result<u32, FlowError> {
+        Ok(if settings.truncate.is_some() { u32::MAX } else { self.served().text()?.info.context_tokens })
     }
 
     /// Checks a prompt against the model's context. `param` is the field that holds the prompt.

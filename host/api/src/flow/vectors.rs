@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use camshaft_core::ids::Token;
 use camshaft_core::jobs::Input;
 use camshaft_core::message::WorkerError;
-use camshaft_core::policy::{Endpoint, Priority, Target, ValidateRequest};
+use camshaft_core::policy::{Endpoint, Priority};
 use camshaft_core::quota::Demand;
 
-use crate::flow::api::{Caller, ModelWish};
+use crate::flow::api::ModelWish;
 use crate::flow::backend::EmbedBackend;
 use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::catalog::Served;
 use crate::flow::error::{FlowError, TokenCount};
-use crate::flow::generate::{self, Accepted, Draft, Validated};
+use crate::flow::generate::{self, Accepted, Asking};
 use crate::flow::incoming::Incoming;
 use crate::flow::jobs::{Job, Jobs, NotTaken};
 use crate::flow::readiness::ModelHealth;
@@ -81,7 +81,10 @@ pub(crate) async fn accept<B: OverTexts>(incoming: &mut Incoming) -> Result<Read
         context.served().embedder()?;
         let (inputs, more) = request.read(context)?;
         let timeout = settings::timeout(request.timeout(), context.api.limits().max_timeout)?;
-        Ok(TextsRequest { served: context.served().clone(), inputs, timeout, more })
+        let longest = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
+        let question = generate::question(context, Endpoint::Embedding, cost(&inputs), longest);
+        let request = TextsRequest { served: context.served().clone(), inputs, timeout, more };
+        Ok(Asking { request, question, fixed: Vec::new() })
     };
     let mut accepted = generate::ask_validators(incoming, &target, body, read).await?;
     accepted.request.timeout = accepted.request.timeout.or(target.timeout);
@@ -117,23 +120,6 @@ impl<T> Ready<T> {
         let asked = Asked { model: &model, health, jobs, inputs, priority, unit: None, timeout };
         let vectors = compute(incoming, asked).await?;
         Ok(Computed { model, vectors, tokens, more })
-    }
-}
-
-impl<T: Send + 'static> Validated for TextsRequest<T> {
-    fn target<'a>(&'a self, caller: &'a Caller) -> Target<'a> {
-        Target { tenant: &caller.principal.tenant, model: &self.served.model.id, endpoint: Endpoint::Embedding }
-    }
-
-    fn question(&self, caller: &Caller, draft: Draft<'_>) -> ValidateRequest {
-        let inputs = &self.inputs;
-        let longest = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        let longest = u32::try_from(longest).unwrap_or(u32::MAX);
-        generate::question(caller, self.target(caller), draft, cost(inputs), longest)
-    }
-
-    fn is_same_kind(&self, _: &Self) -> bool {
-        true
     }
 }
 

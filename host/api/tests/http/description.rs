@@ -1,6 +1,6 @@
 //! Answers against what `/openapi.json` says of them.
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -39,9 +39,11 @@ pub(crate) enum Answered {
     Error(u16),
 }
 
+type Validators = HashMap<(String, Answered), Arc<Validator>>;
+
 /// Whatever is answered is what the description says, and has no member that it leaves out.
 pub(crate) fn check(api: &Value, (path, method): (&str, &str), answered: Answered, answer: &Value) {
-    static VALIDATORS: Mutex<Option<HashMap<(String, Answered), Arc<Validator>>>> = Mutex::new(None);
+    static VALIDATORS: LazyLock<Mutex<Validators>> = LazyLock::new(Mutex::default);
     let make = || {
         let responses = &api["paths"][path][method]["responses"];
         let schema = match answered {
@@ -59,7 +61,7 @@ pub(crate) fn check(api: &Value, (path, method): (&str, &str), answered: Answere
     };
     let mut validators = VALIDATORS.lock().unwrap();
     let key = (format!("{method} {path}"), answered);
-    let validator = validators.get_or_insert_default().entry(key).or_insert_with(make).clone();
+    let validator = validators.entry(key).or_insert_with(make).clone();
     drop(validators);
     let errors: Vec<String> = validator.iter_errors(answer).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{method} {path} {answered:?} {errors:?}: {answer}");
