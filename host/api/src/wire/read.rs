@@ -38,11 +38,15 @@ pub(crate) trait Fields: Default + Serialize {
     fn check(&self) -> Result<(), garde::Report>;
 }
 
-/// Defines a request: its fields, each with its bounds, and behind `with` those that it has in common with others. Where both have
-/// a field of one name, it is the request's own.
+/// Defines a request: its fields, each with its bounds; those that are the server's own; those whose values have no effect, and those
+/// that are refused unless they ask for nothing, with what they look like to others and why; and behind `with` those that it has in
+/// common with others. Where both have a field of one name, it is the request's own.
 macro_rules! request {
     (
         $(#[$of_type:meta])* $name:ident { $($(#[$of_field:meta])* $field:ident: $type:ty,)* }
+        $(own { $($(#[$of_own:meta])* $own:ident: $Own:ty,)* })?
+        $(ignored { $($(#[$of_ignored:meta])* $ignored:ident: $takes:tt,)* })?
+        $(refused { $($refused:ident: $looks:tt, $why:tt;)* })?
         $(with $common:ident: $Common:ty)?
     ) => {
         $(#[$of_type])*
@@ -56,12 +60,33 @@ macro_rules! request {
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub(crate) $field: Option<$type>,
             )*
+            $($(
+                $(#[$of_own])*
+                #[schemars(extend("x-own" = true))]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub(crate) $own: Option<$Own>,
+            )*)?
+            $($(
+                $(#[$of_ignored])*
+                #[schemars(with = $takes, extend("x-support" = "ignored"))]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub(crate) $ignored: Option<serde_json::Value>,
+            )*)?
+            $($(
+                #[garde(custom($crate::wire::read::rules::refused($why)))]
+                #[schemars(with = $looks, extend("x-support" = "refused"))]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub(crate) $refused: Option<serde_json::Value>,
+            )*)?
         }
 
         impl $crate::wire::read::Fields for $name {
             fn read<'de, A: serde::de::MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
                 match name {
                     $(stringify!($field) => self.$field = map.next_value()?,)*
+                    $($(stringify!($own) => self.$own = map.next_value()?,)*)?
+                    $($(stringify!($ignored) => self.$ignored = map.next_value()?,)*)?
+                    $($(stringify!($refused) => self.$refused = map.next_value()?,)*)?
                     $(_ => return self.$common.read(name, map),)?
                     #[allow(unreachable_patterns, reason = "where there are no common fields")]
                     _ => return Ok(false),
@@ -70,7 +95,13 @@ macro_rules! request {
             }
 
             fn has(name: &str) -> bool {
-                matches!(name, $(stringify!($field))|*) $(|| <$Common as $crate::wire::read::Fields>::has(name))?
+                let own = [
+                    $(stringify!($field),)*
+                    $($(stringify!($own),)*)?
+                    $($(stringify!($ignored),)*)?
+                    $($(stringify!($refused),)*)?
+                ];
+                own.contains(&name) $(|| <$Common as $crate::wire::read::Fields>::has(name))?
             }
 
             fn check(&self) -> Result<(), garde::Report> {

@@ -1,4 +1,5 @@
 //! `/v1/chat/completions`.
+
 use std::collections::BTreeMap;
 
 use camshaft_core::limits;
@@ -11,7 +12,6 @@ use super::generation::{ChoiceNote, Finish, GenerationFields};
 use super::logprobs::ChatLogprobs;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
-use crate::wire::read::rules::refused;
 
 request! {
     ChatRequest {
@@ -22,15 +22,6 @@ request! {
         /// Alternatives of each token; only with `logprobs`.
         #[garde(range(min = limits::TOP_LOGPROBS.min, max = limits::TOP_LOGPROBS.max))]
         top_logprobs: Whole,
-        /// Variables for the model's chat template.
-        #[schemars(extend("x-own" = true))]
-        chat_template_kwargs: Map<String, Value>,
-        /// False: the prompt ends behind the last message.
-        #[schemars(extend("x-own" = true))]
-        add_generation_prompt: bool,
-        /// The answer continues the last message, which is the assistant's.
-        #[schemars(extend("x-own" = true))]
-        continue_final_message: bool,
         /// Functions that the answer may call.
         #[garde(length(max = limits::TOOLS))]
         tools: Vec<ChatTool>,
@@ -39,35 +30,37 @@ request! {
         parallel_tool_calls: bool,
         /// `none`, `minimal`, `low`, `medium`, `high` or `xhigh`, for templates that know it; `max` is `xhigh`.
         reasoning_effort: ReasoningEffort,
-        /// Tokens that the answer may spend on thinking; -1: any number. Unset: as `reasoning_effort` says.
-        #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
-        #[schemars(extend("x-own" = true))]
-        thinking_budget: Whole,
         /// The older form of `tools`.
         #[garde(length(max = limits::TOOLS))]
         functions: Vec<FunctionDefinition>,
         /// The older form of `tool_choice`: `none`, `auto`, or a function that must be called.
         function_call: TextOrObject<NamedFunction>,
-        #[garde(custom(refused("is not supported: no audio is generated")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        audio: Value,
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        prediction: Value,
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        web_search_options: Value,
         /// Other modalities than text are refused.
         #[garde(custom(text_alone))]
         modalities: Vec<String>,
-        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
-        verbosity: Value,
-        #[schemars(with = "Option<BTreeMap<String, String>>", extend("x-support" = "ignored"))]
-        metadata: Value,
-        #[schemars(with = "Option<bool>", extend("x-support" = "ignored"))]
-        store: Value,
-        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
-        service_tier: Value,
-        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
-        prompt_cache_retention: Value,
+    }
+    own {
+        /// Variables for the model's chat template.
+        chat_template_kwargs: Map<String, Value>,
+        /// False: the prompt ends behind the last message.
+        add_generation_prompt: bool,
+        /// The answer continues the last message, which is the assistant's.
+        continue_final_message: bool,
+        /// Tokens that the answer may spend on thinking; -1: any number. Unset: as `reasoning_effort` says.
+        #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
+        thinking_budget: Whole,
+    }
+    ignored {
+        prediction: "Option<Map<String, Value>>",
+        web_search_options: "Option<Map<String, Value>>",
+        verbosity: "Option<String>",
+        metadata: "Option<BTreeMap<String, String>>",
+        store: "Option<bool>",
+        service_tier: "Option<String>",
+        prompt_cache_retention: "Option<String>",
+    }
+    refused {
+        audio: "Option<Map<String, Value>>", "is not supported: no audio is generated";
     }
     with generation: GenerationFields
 }

@@ -19,8 +19,9 @@ request! {
         logprobs: Whole,
         /// What comes behind the text to generate, for models whose vocabularies have tokens for a gap.
         suffix: String,
+    }
+    own {
         /// The spelling of a control token in the prompt becomes that token.
-        #[schemars(extend("x-own" = true))]
         parse_special: bool,
     }
     with generation: GenerationFields

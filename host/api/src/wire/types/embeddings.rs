@@ -22,17 +22,17 @@ request! {
         /// The end user. A hash of it is logged.
         #[schemars(with = "Option<String>", extend("x-support" = "logged"))]
         user: Value,
-        /// Seconds from arrival to the answer.
-        #[garde(range(min = 0.001))]
-        #[schemars(extend("x-own" = true))]
-        timeout: f64,
-        /// Cuts a longer input at its end to this many tokens. -1: to what the model takes.
-        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
-        #[schemars(extend("x-own" = true))]
-        truncate_prompt_tokens: Whole,
         #[garde(custom(refused("is not supported: lora is only for models that generate")))]
         #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused", "x-own" = true))]
         lora: Value,
+    }
+    own {
+        /// Seconds from arrival to the answer.
+        #[garde(range(min = 0.001))]
+        timeout: f64,
+        /// Cuts a longer input at its end to this many tokens. -1: to what the model takes.
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
+        truncate_prompt_tokens: Whole,
     }
 }
 

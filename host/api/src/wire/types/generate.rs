@@ -8,7 +8,6 @@ use super::generation::{Finish, GenerationFields};
 use super::logprobs::TextLogprobs;
 use super::values::Whole;
 use crate::wire::read::request;
-use crate::wire::read::rules::refused;
 
 request! {
     /// `prompt` or `tokens`, and what a plain completion has. `n` is 1.
@@ -30,21 +29,13 @@ request! {
         /// One.
         #[garde(range(min = 1.0, max = 1.0))]
         n: Whole,
-        #[garde(custom(refused("is no field of this endpoint: use prompt, or /v1/chat/completions")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        messages: Value,
-        #[garde(custom(refused("is no field of this endpoint: use prompt or tokens")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        input: Value,
-        #[garde(custom(refused("is no field of this endpoint: use prompt or tokens")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        text: Value,
-        #[garde(custom(refused("is no field of this endpoint: the last event carries the usage")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        stream_options: Value,
-        #[garde(custom(refused("is no field of this endpoint: use /v1/completions")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        best_of: Value,
+    }
+    refused {
+        messages: "Option<Vec<Value>>", "is no field of this endpoint: use prompt, or /v1/chat/completions";
+        input: "Option<String>", "is no field of this endpoint: use prompt or tokens";
+        text: "Option<String>", "is no field of this endpoint: use prompt or tokens";
+        stream_options: "Option<Map<String, Value>>", "is no field of this endpoint: the last event carries the usage";
+        best_of: "Option<u32>", "is no field of this endpoint: use /v1/completions";
     }
     with generation: GenerationFields
 }

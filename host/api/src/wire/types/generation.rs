@@ -24,14 +24,6 @@ request! {
         /// The newer name of `max_tokens`.
         #[garde(range(min = 0.0))]
         max_completion_tokens: Whole,
-        /// Until this many tokens were generated, no end token and no stop ends the text.
-        #[garde(range(min = 0.0))]
-        #[schemars(extend("x-own" = true))]
-        min_tokens: Whole,
-        /// Seconds from arrival after which the generation ends with what it has.
-        #[garde(range(min = 0.001))]
-        #[schemars(extend("x-own" = true))]
-        max_duration: f64,
         /// Choices of each prompt.
         #[garde(range(min = limits::CHOICES.min, max = limits::CHOICES.max))]
         n: Whole,
@@ -41,13 +33,6 @@ request! {
         /// Texts before which the generation ends.
         #[garde(length(max = limits::STOP_STRINGS), custom(stop_strings))]
         stop: TextOrList<String>,
-        /// Tokens that end the generation, and add no text.
-        #[garde(length(max = limits::STOP_TOKENS))]
-        #[schemars(extend("x-own" = true))]
-        stop_token_ids: Vec<u32>,
-        /// Goes on past the model's end of text.
-        #[schemars(extend("x-own" = true))]
-        ignore_eos: bool,
         /// Sends the answer as events.
         stream: bool,
         stream_options: StreamOptions,
@@ -57,63 +42,18 @@ request! {
         /// The share of probability that is left. 1: all.
         #[garde(range(min = limits::TOP_P.min, max = limits::TOP_P.max))]
         top_p: f64,
-        /// Tokens that are left. 0 or -1: all.
-        #[garde(range(min = -1.0, max = limits::TOP_K.max))]
-        #[schemars(extend("x-own" = true))]
-        top_k: Whole,
-        /// The least probability, as a part of the best one's.
-        #[garde(range(min = limits::MIN_P.min, max = limits::MIN_P.max))]
-        #[schemars(extend("x-own" = true))]
-        min_p: f64,
-        #[garde(range(min = limits::TYPICAL_P.min, max = limits::TYPICAL_P.max))]
-        #[schemars(extend("x-own" = true))]
-        typical_p: f64,
         #[garde(range(min = limits::FREQUENCY_PENALTY.min, max = limits::FREQUENCY_PENALTY.max))]
         frequency_penalty: f64,
         #[garde(range(min = limits::PRESENCE_PENALTY.min, max = limits::PRESENCE_PENALTY.max))]
         presence_penalty: f64,
-        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
-        #[schemars(extend("x-own" = true))]
-        repeat_penalty: f64,
-        /// Another name of `repeat_penalty`.
-        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
-        #[schemars(extend("x-own" = true))]
-        repetition_penalty: f64,
-        #[garde(range(min = limits::REPEAT_LAST_N.min, max = limits::REPEAT_LAST_N.max))]
-        #[schemars(extend("x-own" = true))]
-        repeat_last_n: Whole,
         /// Token ids with what is added to their logits, -100 to 100.
         #[garde(length(max = limits::LOGIT_BIAS_ENTRIES), custom(biases))]
         logit_bias: BTreeMap<String, f64>,
         /// Equal seeds draw equal tokens from equal logits. -1: a random one.
         seed: Seed,
-        /// Names of the sampler policies that sample, in this order.
-        #[garde(length(max = limits::SAMPLERS), custom(each_once))]
-        #[schemars(extend("x-own" = true))]
-        samplers: Vec<String>,
-        /// Adapters of the model.
-        #[garde(length(max = limits::ADAPTERS_OF_REQUEST), dive, custom(adapters_once))]
-        #[schemars(extend("x-own" = true))]
-        lora: Vec<LoraEntry>,
-        /// Keeps the prefix in the cache.
-        #[garde(length(min = 1, max = limits::SESSION_ID), custom(visible))]
-        #[schemars(extend("x-own" = true))]
-        session_id: String,
         /// Only requests with the same key share cached prefixes.
         #[garde(length(min = 1, max = limits::CACHE_KEY_BYTES))]
         prompt_cache_key: String,
-        /// Cuts a longer prompt at its beginning to this many tokens. -1: to what the context has room for.
-        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
-        #[schemars(extend("x-own" = true))]
-        truncate_prompt_tokens: Whole,
-        /// For scheduler policies.
-        #[garde(length(max = limits::HINTS), custom(named_hints))]
-        #[schemars(extend("x-own" = true))]
-        hints: BTreeMap<String, String>,
-        /// Seconds from arrival to the first token.
-        #[garde(range(min = 0.001))]
-        #[schemars(extend("x-own" = true))]
-        timeout: f64,
         /// The end user. A hash of it is logged.
         #[schemars(with = "Option<String>", extend("x-support" = "logged"))]
         user: Value,
@@ -126,34 +66,73 @@ request! {
         #[garde(custom(refused("is not supported: a model's chats are rendered with its own template")))]
         #[schemars(with = "Option<String>", extend("x-support" = "refused", "x-own" = true))]
         chat_template: Value,
-        /// A grammar that the text matches: in GBNF (`root ::= …`) or Lark (`start: …`), or with its type.
-        #[schemars(extend("x-own" = true))]
-        grammar: TextOrObject<TypedGrammar>,
-        /// A JSON Schema that the text follows.
-        #[schemars(extend("x-own" = true))]
-        json_schema: Map<String, Value>,
-        /// A JSON Schema that the text follows, or its JSON.
-        #[schemars(extend("x-own" = true))]
-        guided_json: TextOrObject<Map<String, Value>>,
-        /// A regular expression that the text matches.
-        #[schemars(extend("x-own" = true))]
-        guided_regex: String,
-        /// The text is one of these.
-        #[schemars(extend("x-own" = true))]
-        guided_choice: Vec<String>,
-        /// As `grammar`.
-        #[schemars(extend("x-own" = true))]
-        guided_grammar: TextOrObject<TypedGrammar>,
         #[garde(custom(refused("is not supported")))]
         #[schemars(with = "Option<String>", extend("x-support" = "refused", "x-own" = true))]
         guided_whitespace_pattern: Value,
-        /// What the text must look like, in one way.
-        #[garde(dive)]
-        #[schemars(extend("x-own" = true))]
-        structured_outputs: StructuredOutputs,
         /// What the text must look like.
         #[garde(dive)]
         response_format: ResponseFormat,
+    }
+    own {
+        /// Until this many tokens were generated, no end token and no stop ends the text.
+        #[garde(range(min = 0.0))]
+        min_tokens: Whole,
+        /// Seconds from arrival after which the generation ends with what it has.
+        #[garde(range(min = 0.001))]
+        max_duration: f64,
+        /// Tokens that end the generation, and add no text.
+        #[garde(length(max = limits::STOP_TOKENS))]
+        stop_token_ids: Vec<u32>,
+        /// Goes on past the model's end of text.
+        ignore_eos: bool,
+        /// Tokens that are left. 0 or -1: all.
+        #[garde(range(min = -1.0, max = limits::TOP_K.max))]
+        top_k: Whole,
+        /// The least probability, as a part of the best one's.
+        #[garde(range(min = limits::MIN_P.min, max = limits::MIN_P.max))]
+        min_p: f64,
+        #[garde(range(min = limits::TYPICAL_P.min, max = limits::TYPICAL_P.max))]
+        typical_p: f64,
+        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
+        repeat_penalty: f64,
+        /// Another name of `repeat_penalty`.
+        #[garde(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
+        repetition_penalty: f64,
+        #[garde(range(min = limits::REPEAT_LAST_N.min, max = limits::REPEAT_LAST_N.max))]
+        repeat_last_n: Whole,
+        /// Names of the sampler policies that sample, in this order.
+        #[garde(length(max = limits::SAMPLERS), custom(each_once))]
+        samplers: Vec<String>,
+        /// Adapters of the model.
+        #[garde(length(max = limits::ADAPTERS_OF_REQUEST), dive, custom(adapters_once))]
+        lora: Vec<LoraEntry>,
+        /// Keeps the prefix in the cache.
+        #[garde(length(min = 1, max = limits::SESSION_ID), custom(visible))]
+        session_id: String,
+        /// Cuts a longer prompt at its beginning to this many tokens. -1: to what the context has room for.
+        #[garde(range(min = -1.0, max = limits::TRUNCATED_TOKENS.max), custom(not_zero))]
+        truncate_prompt_tokens: Whole,
+        /// For scheduler policies.
+        #[garde(length(max = limits::HINTS), custom(named_hints))]
+        hints: BTreeMap<String, String>,
+        /// Seconds from arrival to the first token.
+        #[garde(range(min = 0.001))]
+        timeout: f64,
+        /// A grammar that the text matches: in GBNF (`root ::= …`) or Lark (`start: …`), or with its type.
+        grammar: TextOrObject<TypedGrammar>,
+        /// A JSON Schema that the text follows.
+        json_schema: Map<String, Value>,
+        /// A JSON Schema that the text follows, or its JSON.
+        guided_json: TextOrObject<Map<String, Value>>,
+        /// A regular expression that the text matches.
+        guided_regex: String,
+        /// The text is one of these.
+        guided_choice: Vec<String>,
+        /// As `grammar`.
+        guided_grammar: TextOrObject<TypedGrammar>,
+        /// What the text must look like, in one way.
+        #[garde(dive)]
+        structured_outputs: StructuredOutputs,
     }
 }
 

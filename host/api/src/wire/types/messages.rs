@@ -16,7 +16,6 @@ use super::generation::GenerationFields;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::error::MessageErrorObject;
 use crate::wire::read::request;
-use crate::wire::read::rules::refused;
 
 /// Of a message, the tokens to generate are required.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -51,63 +50,36 @@ request! {
         thinking: Thinking,
         output_config: OutputConfig,
         metadata: MessagesMetadata,
-        #[schemars(with = "Option<String>", extend("x-support" = "ignored"))]
-        service_tier: Value,
-        /// Conversations are not edited.
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        context_management: Value,
+    }
+    own {
         /// Variables for the model's chat template.
-        #[schemars(extend("x-own" = true))]
         chat_template_kwargs: Map<String, Value>,
         /// Tokens that the answer may spend on thinking; -1: any number.
         #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
-        #[schemars(extend("x-own" = true))]
         thinking_budget: Whole,
-        #[garde(custom(refused("is not supported: this server calls no tools by itself")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        mcp_servers: Value,
-        #[garde(custom(refused("is not supported: this server runs no code")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        container: Value,
-        #[garde(custom(refused("is not supported: this server keeps no conversations, so send all of it")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        thread: Value,
-        #[garde(custom(refused("is no field of this endpoint: use max_tokens")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        max_completion_tokens: Value,
-        #[garde(custom(refused("is no field of this endpoint: use stop_sequences")))]
-        #[schemars(with = "Option<Vec<String>>", extend("x-support" = "refused"))]
-        stop: Value,
-        #[garde(custom(refused("is no field of this endpoint: use output_config.format")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        response_format: Value,
-        #[garde(custom(refused("is no field of this endpoint: use output_config.effort")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        reasoning_effort: Value,
-        #[garde(custom(refused("is no field of this endpoint: use tools")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        functions: Value,
-        #[garde(custom(refused("is no field of this endpoint: use tool_choice")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        function_call: Value,
-        #[garde(custom(refused("is no field of this endpoint: use tool_choice.disable_parallel_tool_use")))]
-        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
-        parallel_tool_calls: Value,
+    }
+    ignored {
+        service_tier: "Option<String>",
+        /// Conversations are not edited.
+        context_management: "Option<Map<String, Value>>",
         /// The last events carry the usage in any case.
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        stream_options: Value,
-        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
-        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
-        logprobs: Value,
-        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        top_logprobs: Value,
-        #[garde(custom(refused("is no field of this endpoint: use several requests")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        n: Value,
-        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        best_of: Value,
+        stream_options: "Option<Map<String, Value>>",
+    }
+    refused {
+        mcp_servers: "Option<Vec<Value>>", "is not supported: this server calls no tools by itself";
+        container: "Option<String>", "is not supported: this server runs no code";
+        thread: "Option<Map<String, Value>>", "is not supported: this server keeps no conversations, so send all of it";
+        max_completion_tokens: "Option<u32>", "is no field of this endpoint: use max_tokens";
+        stop: "Option<Vec<String>>", "is no field of this endpoint: use stop_sequences";
+        response_format: "Option<Map<String, Value>>", "is no field of this endpoint: use output_config.format";
+        reasoning_effort: "Option<String>", "is no field of this endpoint: use output_config.effort";
+        functions: "Option<Vec<Value>>", "is no field of this endpoint: use tools";
+        function_call: "Option<String>", "is no field of this endpoint: use tool_choice";
+        parallel_tool_calls: "Option<bool>", "is no field of this endpoint: use tool_choice.disable_parallel_tool_use";
+        logprobs: "Option<bool>", "is no field of this endpoint: use /v1/chat/completions";
+        top_logprobs: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
+        n: "Option<u32>", "is no field of this endpoint: use several requests";
+        best_of: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
     }
     with generation: GenerationFields
 }

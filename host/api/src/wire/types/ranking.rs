@@ -9,7 +9,6 @@ use super::embeddings::EmbeddingUsage;
 use super::generation::not_zero;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
-use crate::wire::read::rules::refused;
 
 request! {
     RerankRequest {
@@ -59,15 +58,11 @@ request! {
         /// Cuts a longer document at its end to this many tokens.
         #[garde(range(min = 1.0, max = limits::TRUNCATED_TOKENS.max))]
         max_tokens_per_doc: Whole,
-        #[garde(custom(refused("is not supported: lora is only for models that generate")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        lora: Value,
-        #[garde(custom(refused("is not supported: documents are texts")))]
-        #[schemars(with = "Option<Vec<String>>", extend("x-support" = "refused"))]
-        rank_fields: Value,
-        #[garde(custom(refused("is not supported: a document is read in one piece")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        max_chunks_per_doc: Value,
+    }
+    refused {
+        lora: "Option<Vec<Value>>", "is not supported: lora is only for models that generate";
+        rank_fields: "Option<Vec<String>>", "is not supported: documents are texts";
+        max_chunks_per_doc: "Option<u32>", "is not supported: a document is read in one piece";
     }
 }
 

@@ -14,7 +14,6 @@ use super::generation::{GenerationFields, ResponseFormatType, SCHEMA_NAME_BYTES,
 use super::logprobs::{ListedTokens, ScoredToken};
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
-use crate::wire::read::rules::refused;
 
 request! {
     /// A chat's fields that this API lacks are the chat's here, too.
@@ -58,62 +57,34 @@ request! {
         background: bool,
         /// `disabled`.
         truncation: Truncation,
+    }
+    own {
         /// Variables for the model's chat template.
-        #[schemars(extend("x-own" = true))]
         chat_template_kwargs: Map<String, Value>,
         /// Tokens that the answer may spend on thinking; -1: any number.
         #[garde(range(min = limits::THINKING_BUDGET.min, max = limits::THINKING_BUDGET.max))]
-        #[schemars(extend("x-own" = true))]
         thinking_budget: Whole,
+    }
+    ignored {
         /// The last event carries the usage in any case.
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        stream_options: Value,
+        stream_options: "Option<Map<String, Value>>",
         /// Conversations are not compacted.
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "ignored"))]
-        context_management: Value,
-        #[garde(custom(refused(
-            "is not supported: this server stores no responses; send the whole conversation as input"
-        )))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        previous_response_id: Value,
-        #[garde(custom(refused(
-            "is not supported: this server stores no responses; send the whole conversation as input"
-        )))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        conversation: Value,
-        #[garde(custom(refused("is not supported: this server stores no prompts; send instructions and input")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        prompt: Value,
-        #[garde(custom(refused("is no field of this endpoint: use input")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        messages: Value,
-        #[garde(custom(refused("is no field of this endpoint: use max_output_tokens")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        max_tokens: Value,
-        #[garde(custom(refused("is no field of this endpoint: use max_output_tokens")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        max_completion_tokens: Value,
-        #[garde(custom(refused("is no field of this endpoint: use text.format")))]
-        #[schemars(with = "Option<Map<String, Value>>", extend("x-support" = "refused"))]
-        response_format: Value,
-        #[garde(custom(refused("is no field of this endpoint: use reasoning.effort")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        reasoning_effort: Value,
-        #[garde(custom(refused("is no field of this endpoint: use tools")))]
-        #[schemars(with = "Option<Vec<Value>>", extend("x-support" = "refused"))]
-        functions: Value,
-        #[garde(custom(refused("is no field of this endpoint: use tool_choice")))]
-        #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
-        function_call: Value,
-        #[garde(custom(refused("is no field of this endpoint: use include with message.output_text.logprobs")))]
-        #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
-        logprobs: Value,
-        #[garde(custom(refused("is no field of this endpoint: use several requests")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        n: Value,
-        #[garde(custom(refused("is no field of this endpoint: use /v1/chat/completions")))]
-        #[schemars(with = "Option<u32>", extend("x-support" = "refused"))]
-        best_of: Value,
+        context_management: "Option<Map<String, Value>>",
+    }
+    refused {
+        previous_response_id: "Option<String>", "is not supported: this server stores no responses; send the whole conversation as input";
+        conversation: "Option<String>", "is not supported: this server stores no responses; send the whole conversation as input";
+        prompt: "Option<Map<String, Value>>", "is not supported: this server stores no prompts; send instructions and input";
+        messages: "Option<Vec<Value>>", "is no field of this endpoint: use input";
+        max_tokens: "Option<u32>", "is no field of this endpoint: use max_output_tokens";
+        max_completion_tokens: "Option<u32>", "is no field of this endpoint: use max_output_tokens";
+        response_format: "Option<Map<String, Value>>", "is no field of this endpoint: use text.format";
+        reasoning_effort: "Option<String>", "is no field of this endpoint: use reasoning.effort";
+        functions: "Option<Vec<Value>>", "is no field of this endpoint: use tools";
+        function_call: "Option<String>", "is no field of this endpoint: use tool_choice";
+        logprobs: "Option<bool>", "is no field of this endpoint: use include with message.output_text.logprobs";
+        n: "Option<u32>", "is no field of this endpoint: use several requests";
+        best_of: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
     }
     with generation: GenerationFields
 }
