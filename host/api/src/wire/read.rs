@@ -50,6 +50,7 @@ macro_rules! request {
         $(with $common:ident: $Common:ty)?
     ) => {
         $(#[$of_type])*
+        #[serde_with::skip_serializing_none]
         #[derive(Debug, Clone, Default, serde::Serialize, schemars::JsonSchema, garde::Validate)]
         #[garde(allow_unvalidated)]
         pub(crate) struct $name {
@@ -57,25 +58,21 @@ macro_rules! request {
             $(#[serde(flatten)] #[garde(skip)] pub(crate) $common: $Common,)?
             $(
                 $(#[$of_field])*
-                #[serde(skip_serializing_if = "Option::is_none")]
                 pub(crate) $field: Option<$type>,
             )*
             $($(
                 $(#[$of_own])*
                 #[schemars(extend("x-own" = true))]
-                #[serde(skip_serializing_if = "Option::is_none")]
                 pub(crate) $own: Option<$Own>,
             )*)?
             $($(
                 $(#[$of_ignored])*
                 #[schemars(with = $takes, extend("x-support" = "ignored"))]
-                #[serde(skip_serializing_if = "Option::is_none")]
                 pub(crate) $ignored: Option<serde_json::Value>,
             )*)?
             $($(
                 #[garde(custom($crate::wire::read::rules::refused($why)))]
                 #[schemars(with = $looks, extend("x-support" = "refused"))]
-                #[serde(skip_serializing_if = "Option::is_none")]
                 pub(crate) $refused: Option<serde_json::Value>,
             )*)?
         }

@@ -7,6 +7,7 @@ use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::generation::{ChoiceNote, Finish, GenerationFields};
 use super::logprobs::ChatLogprobs;
@@ -65,36 +66,29 @@ request! {
     with generation: GenerationFields
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 pub(crate) struct ChatMessage {
     pub(crate) role: Role,
     /// Required, but of the assistant's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<TextOrList<ContentPart>>,
     /// Of a tool's message, the function. Ignored in others.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// Of the assistant's: what it thought.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-own" = true))]
     pub(crate) reasoning_content: Option<String>,
     /// Another name of `reasoning_content`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-own" = true))]
     pub(crate) reasoning: Option<String>,
     /// Of the assistant's: instead of its content.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<String>,
     /// Of the assistant's.
     #[garde(length(max = limits::CALLS))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_calls: Option<Vec<MessageToolCall>>,
     /// Of a tool's: the call that it answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_call_id: Option<String>,
     /// The older form of `tool_calls`, of one call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function_call: Option<MessageFunctionCall>,
 }
 
@@ -146,27 +140,24 @@ pub(crate) struct ChatTool {
     pub(crate) function: FunctionDefinition,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct FunctionDefinition {
     #[schemars(length(min = 1, max = limits::TOOL_NAME_BYTES))]
     pub(crate) name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// JSON Schema of an object; by default, of one without members.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameters: Option<Map<String, Value>>,
     /// Refuse the request if the arguments cannot be held to the schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
 /// `none`, `auto` or `required`; a function that must be called; or those that may.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ToolChoiceObject {
     pub(crate) r#type: ToolChoiceType,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) function: Option<NamedFunction>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allowed_tools: Option<AllowedTools>,
 }
 
@@ -286,15 +277,14 @@ pub(crate) struct CalledFunction<'a> {
 }
 
 /// A part of a call.
+#[skip_serializing_none]
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CallDelta<'a> {
     /// Which of the answer's calls it is part of.
     pub(crate) index: usize,
     /// Of the first part.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'a str>,
     /// Of the first part.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) r#type: Option<FunctionType>,
     pub(crate) function: FunctionDelta<'a>,
 }
@@ -321,13 +311,12 @@ pub(crate) enum Role {
 }
 
 /// A part of a message. Texts are joined.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ContentPart {
     /// `text`, or of the assistant's `refusal`. In a tool's result anything else is named in its place.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<String>,
 }
 
@@ -373,17 +362,13 @@ pub(crate) struct ChatChunkChoice<'a> {
     pub(crate) camshaft: Option<ChoiceNote>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct ChatDelta<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reasoning_content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_calls: Option<[CallDelta<'a>; 1]>,
     /// Present, as `null`, only with the role.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<Option<&'a str>>,
 }

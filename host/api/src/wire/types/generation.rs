@@ -7,6 +7,7 @@ use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::values::{Seed, TextOrList, TextOrObject, Whole};
 use crate::wire::read::request;
@@ -136,12 +137,11 @@ request! {
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct StreamOptions {
     /// A last chunk has the usage.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) include_usage: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>", extend("x-support" = "ignored"))]
     pub(crate) include_obfuscation: Option<Value>,
 }
@@ -157,16 +157,15 @@ pub(crate) struct LoraEntry {
     pub(crate) scale: Option<f64>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 pub(crate) struct ResponseFormat {
     pub(crate) r#type: ResponseFormatType,
     /// Of a `json_schema`.
     #[garde(dive)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_schema: Option<NamedSchema>,
     /// Of a `json_object`: the JSON Schema that it follows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-own" = true))]
     pub(crate) schema: Option<Map<String, Value>>,
 }
@@ -179,18 +178,16 @@ pub(crate) enum ResponseFormatType {
     JsonSchema,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 pub(crate) struct NamedSchema {
     #[garde(length(min = 1, max = SCHEMA_NAME_BYTES), custom(schema_name))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// A JSON Schema.
     pub(crate) schema: Map<String, Value>,
     /// Every schema is followed strictly.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
@@ -213,34 +210,26 @@ pub(crate) enum GrammarType {
 }
 
 /// One of these.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 #[serde(default)]
 pub(crate) struct StructuredOutputs {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json: Option<TextOrObject<Map<String, Value>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_object: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) regex: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) choice: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) grammar: Option<TextOrObject<TypedGrammar>>,
     #[garde(custom(refused("is not supported")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
     pub(crate) whitespace_pattern: Option<Value>,
     #[garde(custom(refused("is not supported")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
     pub(crate) disable_any_whitespace: Option<Value>,
     #[garde(custom(refused("is not supported")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>", extend("x-support" = "refused"))]
     pub(crate) disable_additional_properties: Option<Value>,
     #[garde(custom(refused("is not supported")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("x-support" = "refused"))]
     pub(crate) structural_tag: Option<Value>,
 }
@@ -383,6 +372,7 @@ impl ChoiceNote {
 }
 
 /// An answer of chats or completions, or an event of one that is streamed.
+#[skip_serializing_none]
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "{C}List")]
 pub(crate) struct ChoiceList<'a, C> {
@@ -394,11 +384,9 @@ pub(crate) struct ChoiceList<'a, C> {
     pub(crate) model: &'a str,
     pub(crate) system_fingerprint: &'a str,
     /// That the request named.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_id: Option<&'a str>,
     pub(crate) choices: &'a [C],
     /// Of an event: null but in the last one, where it was asked for, or else absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<Usage>>,
 }
 

@@ -9,6 +9,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use serde_with::skip_serializing_none;
 
 use super::chat::ReasoningEffort;
 use super::events::events;
@@ -100,35 +101,26 @@ pub(crate) enum MessageRole {
 }
 
 /// A block of a message, of which each type has some of these fields.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct MessageBlock {
     /// `text`, `thinking`, `tool_use`, `tool_result`, `document` and `search_result` of texts. What only Anthropic's server can read is
     /// left out: `redacted_thinking`, its own tools' calls and results, `tool_reference`.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) thinking: Option<String>,
     /// Of a call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) input: Option<Map<String, Value>>,
     /// Of a result.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tool_use_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<BlockContent>,
     /// The model reads from the text that it is an error.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) is_error: Option<bool>,
     /// Of a document.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<TextOrObject<DocumentSource>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) title: Option<String>,
 }
 
@@ -170,40 +162,35 @@ impl<'de> Deserialize<'de> for BlockContent {
 }
 
 /// A text, or blocks of it.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct DocumentSource {
     /// `text` or `content`.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<BlockContent>,
 }
 
 /// A tool that the client calls for the model.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MessagesTool {
     /// `custom`; others are left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) r#type: Option<String>,
     pub(crate) name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// A JSON schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) input_schema: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct MessagesToolChoice {
     pub(crate) r#type: MessagesToolChoiceType,
     /// With `tool`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disable_parallel_tool_use: Option<bool>,
 }
 
@@ -244,11 +231,10 @@ fn when_enabled(of: ThinkingType) -> impl FnOnce(&Option<Whole>, &()) -> garde::
     }
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct OutputConfig {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) effort: Option<ReasoningEffort>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<OutputFormat>,
 }
 

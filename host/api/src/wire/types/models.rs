@@ -3,9 +3,11 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::sampling::SamplingParams;
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 use crate::wire::tensor_objects::SpecObject;
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Model {
     pub(crate) id: String,
@@ -19,12 +21,9 @@ pub(crate) struct Model {
     pub(crate) display_name: String,
     /// Tokens of prompt and output together, or of one input, at most, under the names that other servers have for it; of a model
     /// in memory that reads texts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_model_len: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) context_length: Option<u32>,
     /// Of an adapter: its model.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
 }
 
@@ -57,6 +56,7 @@ pub(crate) enum Facts {
 }
 
 /// Of a model that reads texts.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TextFacts {
     /// Tokens of prompt and output of a request together, or of one input, at most.
@@ -65,6 +65,7 @@ pub(crate) struct TextFacts {
     pub(crate) vocabulary_tokens: usize,
     pub(crate) parameters: u64,
     /// How most weights are stored, if the file says so (`Q4_K - Medium`).
+    #[serialize_always]
     pub(crate) quantization: Option<String>,
     /// `ranges`: a prefix that several requests share is computed once; `none`.
     pub(crate) prefix_reuse: PrefixReuse,
@@ -75,10 +76,8 @@ pub(crate) struct TextFacts {
     pub(crate) capabilities: Vec<String>,
     /// In whose notation it writes tool calls and thinking: the `family` of its configuration, else the one that its chat template
     /// shows; `generic` where it shows none. Of a model that generates.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) family: Option<String>,
     /// Of requests that name none; of a model that generates.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sampling: Option<Sampling>,
 }
 

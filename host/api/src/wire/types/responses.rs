@@ -7,6 +7,7 @@ use garde::Validate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use serde_with::skip_serializing_none;
 
 use super::chat::ReasoningEffort;
 use super::events::events;
@@ -117,42 +118,32 @@ pub(crate) enum Truncation {
 }
 
 /// An item of a conversation, of which each type has some of these fields.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct InputItem {
     /// `message`, also where it is absent; `function_call`, `custom_tool_call`, `local_shell_call` and their outputs; `reasoning`. What only
     /// OpenAI's server can read is left out: `compaction`, `web_search_call`, `tool_search_call`, `additional_tools` and their outputs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) r#type: Option<String>,
     /// Of a message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<ItemRole>,
     /// Of a message, or of reasoning.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) content: Option<TextOrList<InputPart>>,
     /// Of a call and of its output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) call_id: Option<String>,
     /// Of a call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
     /// Of a call of a tool that is in a namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
     /// Of a function's call: an object or its JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) arguments: Option<TextOrObject<Map<String, Value>>>,
     /// Of a custom tool's call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) input: Option<String>,
     /// Of a shell's call.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) action: Option<Map<String, Value>>,
     /// Of a call's output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) output: Option<TextOrList<InputPart>>,
     /// Of reasoning.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) summary: Option<Vec<InputPart>>,
 }
 
@@ -165,105 +156,89 @@ pub(crate) enum ItemRole {
     Assistant,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(crate) struct InputPart {
     /// `input_text`, `output_text`, `text`, `summary_text`, `reasoning_text` or `refusal`.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) refusal: Option<String>,
 }
 
 /// A tool that the client calls for the model.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ResponsesTool {
     /// `function`, `custom` or `namespace`; others are left out.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// Of a function: a JSON schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameters: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
     /// Of a custom tool: what its text looks like.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<CustomFormat>,
     /// Of a namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tools: Option<Vec<ResponsesTool>>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct CustomFormat {
     /// `text` or `grammar`.
     pub(crate) r#type: String,
     /// `lark` or `regex`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) syntax: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) definition: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ResponsesToolChoice {
     /// `function`, `custom` or `allowed_tools`; that of a tool which is left out is `auto`.
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<super::chat::AllowedToolsMode>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) tools: Option<Vec<AllowedResponsesTool>>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct AllowedResponsesTool {
     pub(crate) r#type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 pub(crate) struct TextOptions {
     #[garde(dive)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) format: Option<TextFormat>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) verbosity: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 pub(crate) struct TextFormat {
     pub(crate) r#type: ResponseFormatType,
     #[garde(length(min = 1, max = SCHEMA_NAME_BYTES), custom(schema_name))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
     /// A JSON Schema.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schema: Option<Map<String, Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) strict: Option<bool>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct ReasoningOptions {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) effort: Option<ReasoningEffort>,
     /// No effect: the whole reasoning is in the answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) summary: Option<String>,
 }
 

@@ -10,6 +10,7 @@ use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::wire::nested::{AXES, Element, Nested, Reader};
 use crate::wire::read::request;
@@ -57,18 +58,16 @@ request! {
 }
 
 /// Beside the tensors.
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 #[serde(default)]
 pub(crate) struct InferParameters {
     /// Whether outputs that do not say are bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) binary_data_output: Option<bool>,
     /// Microseconds; 0: none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<u64>,
     #[garde(custom(asks_nothing("is not supported: no model keeps anything of a request for the next one")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence_id: Option<Value>,
 }
 
@@ -81,17 +80,15 @@ pub(crate) struct InferRequestedOutput {
     pub(crate) parameters: Option<OutputParameters>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema, Validate)]
 #[garde(allow_unvalidated)]
 #[serde(default)]
 pub(crate) struct OutputParameters {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) binary_data: Option<bool>,
     #[garde(custom(asks_nothing("is not supported: ask for the output itself")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) classification: Option<Value>,
     #[garde(custom(refused("is not supported: no memory is shared with clients")))]
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared_memory_region: Option<Value>,
 }
 
