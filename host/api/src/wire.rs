@@ -1,4 +1,4 @@
-//! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no models, callers or
+//! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no served models, callers or
 //! policies.
 pub(crate) mod conversation;
 pub(crate) mod dialect;

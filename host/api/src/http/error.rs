@@ -90,7 +90,7 @@ pub(crate) enum ApiError {
     Model(ModelRefusal),
     #[error("there is no operation {}: it never was, or it ended long ago", Shown(.id))]
     UnknownOperation { id: String },
-    #[error("a model could not be changed")]
+    #[error("an order could not be carried out")]
     ModelTask(#[source] JoinError),
     #[error("the response could not be compressed")]
     Compression(#[source] axum::Error),
@@ -241,7 +241,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A protocol.
+/// A protocol, by which errors are told and requests named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorShape {
     OpenAi,
@@ -281,7 +281,7 @@ impl ErrorShape {
     fn write(self, note: &ErrorNote, id: &str, response: &mut Response) {
         let body = match self {
             Self::OpenAi => serde_json::to_vec(&ErrorBody { error: &note.object, request_id: id }),
-            Self::OpenInference => serde_json::to_vec(&InferenceError { error: &note.naming_field() }),
+            Self::OpenInference => serde_json::to_vec(&InferenceError { error: &note.naming_field(), request_id: id }),
             Self::Messages => {
                 let (status, kind) = of_anthropic(response.status().as_u16(), note.code());
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(response.status());
@@ -289,6 +289,7 @@ impl ErrorShape {
             }
         };
         let text = body.unwrap_or_default();
+        // Nothing below has compressed the response, which was empty.
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_LENGTH, text.len().into());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

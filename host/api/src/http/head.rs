@@ -171,7 +171,7 @@ fn layer(origins: &[String]) -> CorsLayer {
     } else {
         AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
     };
-    let read = error::NAMES.map(HeaderName::from_static);
+    let read = error::RATE_HEADERS.map(HeaderName::from_static);
     let read = read.into_iter().chain([X_REQUEST_ID, REQUEST_ID, X_SHOULD_RETRY, header::RETRY_AFTER]);
     CorsLayer::new()
         .allow_origin(origin)

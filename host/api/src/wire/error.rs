@@ -406,7 +406,7 @@ pub(crate) fn of_anthropic(status: u16, code: &str) -> (u16, &'static str) {
 }
 
 /// OpenAI's headers for quotas: limit, what remains, and when all of it is back, of requests and of tokens.
-pub(crate) const NAMES: [&str; 6] = [
+pub(crate) const RATE_HEADERS: [&str; 6] = [
     "x-ratelimit-limit-requests",
     "x-ratelimit-remaining-requests",
     "x-ratelimit-reset-requests",
@@ -424,7 +424,7 @@ pub(crate) fn write_standings(standings: &Standings, headers: &mut HeaderMap) {
             headers.insert(HeaderName::from_static(reset), value);
         }
     };
-    let [limit, remaining, reset, token_limit, tokens_remaining, token_reset] = NAMES;
+    let [limit, remaining, reset, token_limit, tokens_remaining, token_reset] = RATE_HEADERS;
     put(limit, remaining, reset, standings.requests);
     put(token_limit, tokens_remaining, token_reset, standings.tokens);
 }

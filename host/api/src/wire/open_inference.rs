@@ -48,6 +48,7 @@ pub(crate) struct IndexedModel<'a> {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct InferenceError<'a> {
     pub(crate) error: &'a str,
+    pub(crate) request_id: &'a str,
 }
 
 /// An output of an answer.

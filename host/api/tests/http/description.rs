@@ -39,6 +39,17 @@ pub(crate) enum Answered {
     Error(u16),
 }
 
+/// Has a schema forbid members that it leaves out.
+fn close(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    for variants in ["oneOf", "anyOf"] {
+        schema.get_mut(variants).and_then(Value::as_array_mut).into_iter().flatten().for_each(close);
+    }
+    if schema.contains_key("properties") {
+        schema.insert("unevaluatedProperties".to_owned(), json!(false));
+    }
+}
+
 type Validators = HashMap<(String, Answered), Arc<Validator>>;
 
 /// Whatever is answered is what the description says, and has no member that it leaves out.
@@ -56,7 +67,11 @@ pub(crate) fn check(api: &Value, (path, method): (&str, &str), answered: Answere
         };
         let is_typed = schema.as_object().is_some_and(|schema| !schema.is_empty());
         assert!(is_typed || answered == Answered::Whole, "{path} {method} {answered:?}");
-        let root = json!({"allOf": [schema], "unevaluatedProperties": !is_typed, "components": api["components"]});
+        let mut components = api["components"].clone();
+        let schemas = components["schemas"].as_object_mut().unwrap().iter_mut();
+        // Facts of a model are members of a larger object.
+        schemas.filter(|(name, _)| !name.ends_with("Facts")).for_each(|(_, schema)| close(schema));
+        let root = json!({"allOf": [schema], "unevaluatedProperties": !is_typed, "components": components});
         Arc::new(jsonschema::draft202012::new(&root).unwrap())
     };
     let mut validators = VALIDATORS.lock().unwrap();
@@ -74,6 +89,9 @@ pub(crate) fn check_reply(api: &Value, (path, method): (&str, &str), reply: &Rep
         let fails = event["error"].is_object() && event.get("type").is_none();
         check(api, (path, method), if fails { Answered::Error(500) } else { Answered::Event }, event);
     };
+    let with_id = ["/v1/models/", "/v2/models/"].into_iter().find(|models| path.starts_with(models));
+    let path = with_id.map_or_else(|| path.to_owned(), |models| format!("{models}{{id}}"));
+    let path = path.as_str();
     match reply.header("content-type") {
         _ if api["paths"][path][method].is_null() => {}
         Some(media) if media.starts_with("text/event-stream") => match path {

@@ -185,8 +185,8 @@ impl Reply {
     /// The text of the protocol's error, after checking its status and that it has nothing else.
     fn open_error(&self, status: u16) -> String {
         let json = self.json();
-        assert_eq!((self.status, json.as_object().unwrap().len()), (status, 1), "{json}");
-        assert!(self.headers.contains_key("x-request-id"));
+        assert_eq!((self.status, json.as_object().unwrap().len()), (status, 2), "{json}");
+        assert_eq!(json["request_id"].as_str(), self.headers["x-request-id"].to_str().ok());
         json["error"].as_str().unwrap().to_owned()
     }
 

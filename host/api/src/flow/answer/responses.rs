@@ -92,7 +92,7 @@ impl ResponsesStreamWriter {
     fn text(&mut self, out: &mut Pieces, delta: &str, logprobs: Option<&ListedTokens>) {
         self.text_bytes += delta.len();
         let sequence_number = self.next();
-        let Some((at, _)) = open_part(&self.items) else { return };
+        let Some((at, _)) = part_place(&self.items) else { return };
         let event = match logprobs {
             None => ResponseEvent::ReasoningDelta { sequence_number, at, delta },
             Some(logprobs) => ResponseEvent::TextDelta { sequence_number, at, delta, logprobs },
@@ -109,7 +109,7 @@ impl ResponsesStreamWriter {
         // The text of a custom tool is told once it is complete.
         if matches!(self.items.last(), Some(OutputItem::FunctionCall { .. })) {
             let sequence_number = self.next();
-            let at = open_item(&self.items);
+            let at = item_place(&self.items);
             write(out, &ResponseEvent::ArgumentsDelta { sequence_number, at, delta });
         }
     }
@@ -126,7 +126,7 @@ impl ResponsesStreamWriter {
             parts.push(if is_thinking { OutputPart::reasoning() } else { OutputPart::text() });
         }
         let sequence_number = self.next();
-        if let Some((at, part)) = open_part(&self.items) {
+        if let Some((at, part)) = part_place(&self.items) {
             write(out, &ResponseEvent::PartAdded { sequence_number, at, part });
         }
     }
@@ -145,7 +145,7 @@ impl ResponsesStreamWriter {
             Some(OpenBlock::Thinking | OpenBlock::Text) => self.close_part(out),
         }
         let sequence_number = self.next();
-        let output_index = open_item(&self.items).output_index;
+        let output_index = item_place(&self.items).output_index;
         if let Some(item) = self.items.last_mut() {
             item.set_status(status);
             write(out, &ResponseEvent::ItemDone { sequence_number, output_index, item });
@@ -155,7 +155,7 @@ impl ResponsesStreamWriter {
     fn close_call(&mut self, out: &mut Pieces) {
         self.items.last_mut().into_iter().for_each(OutputItem::end_input);
         let sequence_number = self.next();
-        let at = open_item(&self.items);
+        let at = item_place(&self.items);
         match self.items.last() {
             Some(OutputItem::CustomToolCall { input, .. }) => {
                 write(out, &ResponseEvent::InputDelta { sequence_number, at, delta: input });
@@ -171,7 +171,7 @@ impl ResponsesStreamWriter {
 
     fn close_part(&mut self, out: &mut Pieces) {
         let sequence_number = self.next();
-        let Some((at, part)) = open_part(&self.items) else { return };
+        let Some((at, part)) = part_place(&self.items) else { return };
         let event = match part {
             OutputPart::ReasoningText { text } => ResponseEvent::ReasoningDone { sequence_number, at, text },
             OutputPart::OutputText { text, logprobs, .. } => {
@@ -194,15 +194,15 @@ fn write(out: &mut Pieces, event: &ResponseEvent<'_>) {
 }
 
 /// The item that is open, the last one.
-fn open_item(items: &[OutputItem]) -> ItemPlace<'_> {
+fn item_place(items: &[OutputItem]) -> ItemPlace<'_> {
     let item_id = items.last().map(OutputItem::id).unwrap_or_default();
     ItemPlace { item_id, output_index: items.len().saturating_sub(1) }
 }
 
 /// Its part that is open.
-fn open_part(items: &[OutputItem]) -> Option<(PartPlace<'_>, &OutputPart)> {
+fn part_place(items: &[OutputItem]) -> Option<(PartPlace<'_>, &OutputPart)> {
     let parts = items.last()?.parts();
-    Some((PartPlace { item: open_item(items), content_index: parts.len().checked_sub(1)? }, parts.last()?))
+    Some((PartPlace { item: item_place(items), content_index: parts.len().checked_sub(1)? }, parts.last()?))
 }
 
 impl AnswerWriter for ResponsesStreamWriter {
@@ -277,10 +277,11 @@ impl AnswerWriter for ResponsesStreamWriter {
         );
     }
 
-    fn fail(&mut self, out: &mut Pieces, error: &Answer, _: &str) {
+    fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str) {
         self.close_item(out, ResponseStatus::Incomplete);
         (self.outcome.status, self.outcome.error) = (ResponseStatus::Failed, Some(error.into()));
-        write(out, &ResponseEvent::Failed { sequence_number: self.next(), response: self.response() });
+        let (sequence_number, response) = (self.next(), self.response());
+        write(out, &ResponseEvent::Failed { sequence_number, response, request_id });
     }
 }
 

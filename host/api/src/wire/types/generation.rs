@@ -400,7 +400,7 @@ pub(crate) struct Usage {
     pub(crate) completion_tokens_details: CompletionTokens,
 }
 
-/// Clients expect these fields, although no model here speaks; so they do below.
+/// Clients expect all of these fields.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub(crate) struct PromptTokens {
     pub(crate) cached_tokens: u64,

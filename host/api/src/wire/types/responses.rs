@@ -356,6 +356,7 @@ pub(crate) enum OutputItem {
         name: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         namespace: Option<String>,
+        // Until its end, the arguments of the function that stands for the tool.
         input: String,
         status: ResponseStatus,
     },
@@ -439,7 +440,7 @@ events! {
         "response.output_item.done" ItemDone { sequence_number: u64, output_index: usize, item: &'a OutputItem }
         "response.completed" Completed { sequence_number: u64, response: Response<'a> }
         "response.incomplete" Incomplete { sequence_number: u64, response: Response<'a> }
-        "response.failed" Failed { sequence_number: u64, response: Response<'a> }
+        "response.failed" Failed { sequence_number: u64, response: Response<'a>, request_id: &'a str }
     }
 }
 
