@@ -66,6 +66,34 @@ fn regression_a_chat_template_that_takes_all_memory_is_refused() {
 }
 
 #[test]
+fn a_model_has_a_template_for_tools_and_the_configuration_another_one_for_all() {
+    const TOOLS: &str = "{{ tools | map(attribute='function.name') | join }}: {{ messages[-1].content }}";
+    let setup = Setup::new();
+    let (model, template) = (setup.scratch.path().join("model.gguf"), setup.scratch.path().join("own.jinja"));
+    std::fs::write(&model, camshaft_tests::patched::with_new_text(&demo(), "tokenizer.chat_template.tool_use", TOOLS))
+        .unwrap();
+    std::fs::write(&template, "own {{ messages[-1].content }}").unwrap();
+    let table = |id: &str, more: &str| format!("[[model]]\nid = \"{id}\"\npath = {model:?}\n{more}");
+    let own = format!("chat-template = {template:?}\n");
+    let server = setup.config(&format!("{}{}", table("demo", ""), table("own", &own))).start();
+    let prompt = |id: &str, tools: bool| {
+        let mut chat = json!({"model": id, "messages": [{"role": "user", "content": "hi"}]});
+        if tools {
+            chat["tools"] =
+                json!([{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]);
+        }
+        let reply = server.client.post("/v1/chat/template", &chat);
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        reply.json()["prompt"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(prompt("demo", true), "look: hi");
+    assert!(!prompt("demo", false).contains(": hi") && prompt("demo", false).contains("hi"));
+    assert_eq!(prompt("own", false), "own hi");
+    // A template that cannot show tools gets them as text.
+    assert!(prompt("own", true).starts_with("own ") && prompt("own", true).contains("look"));
+}
+
+#[test]
 fn regression_a_batch_of_one_token_for_each_sequence_is_served() {
     for (sequences, batch, context) in [("32", "32", "8192"), ("1", "1", "512"), ("32", "512", "16")] {
         let setup = Setup::new().set("model.0.path", "demo").set("model.0.sequences", sequences);
@@ -81,7 +109,7 @@ fn regression_a_path_with_a_nul_or_to_a_pipe_is_refused() {
     let pipe = setup.scratch.path().join("pipe.gguf");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let pipe = format!("{:?}", pipe.to_string_lossy());
-    for key in ["path", "lora", "draft-model"] {
+    for key in ["path", "lora", "draft-model", "chat-template"] {
         let key = format!("model.0.{key}");
         let with = |value: &str| Setup::new().set("model.0.path", "demo").set(&key, value).run(&["check"]);
         let finished = with(r#""a\u0000b.gguf""#);

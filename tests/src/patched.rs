@@ -29,6 +29,16 @@ pub fn with_text(gguf: &[u8], key: &str, value: Option<&str>) -> Vec<u8> {
     replaced(gguf, start..end, &entry)
 }
 
+/// `gguf` with one more key, whose value is a text.
+#[allow(dead_code)]
+pub fn with_new_text(gguf: &[u8], key: &str, value: &str) -> Vec<u8> {
+    let entry = [&text(key)[..], &STRING.to_le_bytes(), &text(value)].concat();
+    let mut patched = replaced(gguf, KEYS + 8..KEYS + 8, &entry);
+    let keys = number(&patched, KEYS) as u64 + 1;
+    patched[KEYS..KEYS + 8].copy_from_slice(&keys.to_le_bytes());
+    patched
+}
+
 /// `gguf` with the vocabulary of a BERT model: its special tokens, then `tokens`, then some that no text spells.
 ///
 /// # Panics

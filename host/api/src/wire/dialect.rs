@@ -72,10 +72,9 @@ impl<T: Fields> Converted<T> {
         mut left_out: Vec<&'static str>,
     ) -> Result<Self, RequestError> {
         // They are no fields of the endpoint that the client asks. A validator's change must not bring them to life.
-        if unknown.iter().any(|(name, value)| T::has(name) && !asks_for_nothing(value)) {
-            left_out.push("fields of another endpoint");
-        }
-        unknown.retain(|name, _| !T::has(name));
+        let asked = unknown.iter().filter(|(_, value)| !asks_for_nothing(value));
+        left_out.extend(asked.filter_map(|(name, _)| T::known(name)));
+        unknown.retain(|name, _| T::known(name).is_none());
         let body = Body { request, unknown };
         body.check().map_err(|error| error.renamed(&names))?;
         Ok(Self { body: Arc::new(body), format, names, left_out })

@@ -30,8 +30,8 @@ pub(crate) trait Fields: Default + Serialize {
     /// The value is of another type.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// Whether it has a field of this name.
-    fn has(name: &str) -> bool;
+    /// The field of this name, if it has one.
+    fn known(name: &str) -> Option<&'static str>;
 
     /// # Errors
     /// What is out of its bounds.
@@ -91,14 +91,16 @@ macro_rules! request {
                 Ok(true)
             }
 
-            fn has(name: &str) -> bool {
+            fn known(name: &str) -> Option<&'static str> {
                 let own = [
                     $(stringify!($field),)*
                     $($(stringify!($own),)*)?
                     $($(stringify!($ignored),)*)?
                     $($(stringify!($refused),)*)?
                 ];
-                own.contains(&name) $(|| <$Common as $crate::wire::read::Fields>::has(name))?
+                let found = own.into_iter().find(|own| *own == name);
+                $(let found = found.or_else(|| <$Common as $crate::wire::read::Fields>::known(name));)?
+                found
             }
 
             fn check(&self) -> Result<(), garde::Report> {

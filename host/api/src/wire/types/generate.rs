@@ -29,13 +29,15 @@ request! {
         /// One.
         #[garde(range(min = 1.0, max = 1.0))]
         n: Whole,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        best_of: Whole,
     }
     refused {
         messages: "Option<Vec<Value>>", "is no field of this endpoint: use prompt, or /v1/chat/completions";
         input: "Option<String>", "is no field of this endpoint: use prompt or tokens";
         text: "Option<String>", "is no field of this endpoint: use prompt or tokens";
         stream_options: "Option<Map<String, Value>>", "is no field of this endpoint: the last event carries the usage";
-        best_of: "Option<u32>", "is no field of this endpoint: use /v1/completions";
     }
     with generation: GenerationFields
 }

@@ -51,6 +51,12 @@ request! {
         thinking: Thinking,
         output_config: OutputConfig,
         metadata: MessagesMetadata,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        n: Whole,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        best_of: Whole,
     }
     own {
         /// Variables for the model's chat template.
@@ -79,8 +85,6 @@ request! {
         parallel_tool_calls: "Option<bool>", "is no field of this endpoint: use tool_choice.disable_parallel_tool_use";
         logprobs: "Option<bool>", "is no field of this endpoint: use /v1/chat/completions";
         top_logprobs: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
-        n: "Option<u32>", "is no field of this endpoint: use several requests";
-        best_of: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
     }
     with generation: GenerationFields
 }

@@ -58,6 +58,12 @@ request! {
         background: bool,
         /// `disabled`.
         truncation: Truncation,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        n: Whole,
+        /// One.
+        #[garde(range(min = 1.0, max = 1.0))]
+        best_of: Whole,
     }
     own {
         /// Variables for the model's chat template.
@@ -84,8 +90,6 @@ request! {
         functions: "Option<Vec<Value>>", "is no field of this endpoint: use tools";
         function_call: "Option<String>", "is no field of this endpoint: use tool_choice";
         logprobs: "Option<bool>", "is no field of this endpoint: use include with message.output_text.logprobs";
-        n: "Option<u32>", "is no field of this endpoint: use several requests";
-        best_of: "Option<u32>", "is no field of this endpoint: use /v1/chat/completions";
     }
     with generation: GenerationFields
 }
