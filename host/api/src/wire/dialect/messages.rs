@@ -256,17 +256,20 @@ fn tools_of(
     left_out: &mut Vec<&'static str>,
 ) -> Result<(Vec<ChatTool>, Vec<String>, Choice), RequestError> {
     let (mut all, mut paths) = (Vec::new(), Vec::new());
-    let mut others = Vec::new();
+    let (mut others, mut hosted) = (Vec::new(), false);
     for (i, tool) in tools.into_iter().enumerate() {
         if tool.r#type.as_deref().is_some_and(|kind| kind != "custom") {
-            others.push(tool.name);
+            others.extend(tool.name);
+            hosted = true;
             continue;
         }
+        let path = format!("tools[{i}]");
         let MessagesTool { name, description, input_schema: parameters, strict, .. } = tool;
+        let name = required(name, &path, "name")?;
         all.push(ChatTool { r#type: None, function: FunctionDefinition { name, description, parameters, strict } });
-        paths.push(format!("tools[{i}]"));
+        paths.push(path);
     }
-    if !others.is_empty() {
+    if hosted {
         left_out.push("tools of Anthropic's server");
     }
     let Some(MessagesToolChoice { r#type: kind, name, disable_parallel_tool_use }) = choice else {

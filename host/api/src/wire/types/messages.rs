@@ -41,7 +41,7 @@ request! {
         /// The first message.
         system: TextOrList<MessageBlock>,
         /// Texts before which the answer ends.
-        #[garde(length(max = limits::STOP_STRINGS), inner(length(min = 1, max = limits::STOP_BYTES)))]
+        #[garde(length(max = limits::STOP_STRINGS), inner(inner(length(min = 1, max = limits::STOP_BYTES))))]
         stop_sequences: Vec<String>,
         /// Tools of Anthropic's own server are left out.
         #[garde(length(max = limits::TOOLS))]
@@ -182,7 +182,8 @@ pub(crate) struct DocumentSource {
 pub(crate) struct MessagesTool {
     /// `custom`; others are left out.
     pub(crate) r#type: Option<String>,
-    pub(crate) name: String,
+    /// Required of `custom`.
+    pub(crate) name: Option<String>,
     pub(crate) description: Option<String>,
     /// A JSON schema.
     pub(crate) input_schema: Option<Map<String, Value>>,

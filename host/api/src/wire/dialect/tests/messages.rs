@@ -1,4 +1,5 @@
 //! Anthropic's Messages API.
+use camshaft_core::limits;
 use serde_json::{Value, json};
 
 use super::{body_of, left_out, refusal};
@@ -117,6 +118,10 @@ fn what_is_not_served_is_refused_by_its_name() {
     check_refused(&json!({"messages": called}), "messages[0].content[0].input");
     check_refused(&json!({"tool_choice": {"type": "x"}}), "tool_choice.type");
     check_refused(&json!({"stop": ["x"]}), "stop");
+    check_refused(&json!({"stop_sequences": [""]}), "stop_sequences[0]");
+    check_refused(&json!({"stop_sequences": ["x".repeat(limits::STOP_BYTES + 1)]}), "stop_sequences[0]");
+    check_refused(&json!({"tools": [{"input_schema": {}}]}), "tools[0].name");
+    assert!(body(&json!({"stop_sequences": []})).is_object(), "it asks for nothing");
     check_refused(&json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers");
     check_refused(&json!({"thread": {"type": "create"}}), "thread");
     check_refused(&json!({"thinking": {"type": "enabled", "budget_tokens": 1023}}), "thinking.budget_tokens");
@@ -128,6 +133,7 @@ fn regression_what_agents_send_is_taken_and_what_is_left_out_is_said() {
     let edits = json!({"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]});
     let tools = json!([
         {"type": "web_search_20260101", "name": "web_search"},
+        {"type": "mcp_toolset", "mcp_server_name": "n"},
         {"name": "mcp.files.read", "input_schema": {"type": "object"}},
     ]);
     let asked = json!({
