@@ -4,7 +4,6 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod errors;
-pub(crate) mod events;
 pub(crate) mod generate;
 pub(crate) mod generation;
 pub(crate) mod logprobs;
@@ -15,3 +14,25 @@ pub(crate) mod responses;
 pub(crate) mod tensors;
 pub(crate) mod tokens;
 pub(crate) mod values;
+
+/// An enum of events, each with its type, which is also its name in the stream.
+macro_rules! events {
+    ($(#[$attribute:meta])* $events:ident { $($name:literal $event:ident { $($(#[$of:meta])* $field:ident: $type:ty),* $(,)? })* }) => {
+        $(#[$attribute])*
+        #[derive(Debug, Serialize, JsonSchema)]
+        #[serde(tag = "type")]
+        pub(crate) enum $events<'a> {
+            $(#[serde(rename = $name)] $event { $($(#[$of])* $field: $type),* }),*
+        }
+
+        impl $events<'_> {
+            pub(crate) fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$event { .. } => $name),*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use events;

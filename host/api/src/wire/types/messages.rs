@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use serde_with::skip_serializing_none;
 
 use super::chat::ReasoningEffort;
-use super::events::events;
+use super::events;
 use super::generation::GenerationFields;
 use super::values::{TextOrList, TextOrObject, Whole};
 use crate::wire::error::MessageErrorObject;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use serde_with::skip_serializing_none;
 
 use super::chat::ReasoningEffort;
-use super::events::events;
+use super::events;
 use super::generation::{GenerationFields, ResponseFormatType, SCHEMA_NAME_BYTES, schema_name};
 use super::logprobs::{ListedTokens, ScoredToken};
 use super::values::{TextOrList, TextOrObject, Whole};
