@@ -82,22 +82,14 @@ impl ResponsesStreamWriter {
         Self { request, head, outcome, items, open: None, held: Vec::new(), sequence: 0, text_bytes: 0, echo_bytes }
     }
 
-    /// The number of the next event.
-    fn next(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence - 1
-    }
-
     /// More text of the part that is open.
     fn text(&mut self, out: &mut Pieces, delta: &str, logprobs: Option<&ListedTokens>) {
         self.text_bytes += delta.len();
-        let sequence_number = self.next();
         let Some((at, _)) = part_place(&self.items) else { return };
-        let event = match logprobs {
+        write(&mut self.sequence, out, |sequence_number| match logprobs {
             None => ResponseEvent::ReasoningDelta { sequence_number, at, delta },
             Some(logprobs) => ResponseEvent::TextDelta { sequence_number, at, delta, logprobs },
-        };
-        write(out, &event);
+        });
         if let Some(part) = self.items.last_mut().and_then(OutputItem::parts_mut).and_then(|parts| parts.last_mut()) {
             part.text_mut().push_str(delta);
         }
@@ -108,9 +100,9 @@ impl ResponsesStreamWriter {
         self.items.last_mut().into_iter().for_each(|item| item.add_arguments(delta));
         // The text of a custom tool is told once it is complete.
         if matches!(self.items.last(), Some(OutputItem::FunctionCall { .. })) {
-            let sequence_number = self.next();
             let at = item_place(&self.items);
-            write(out, &ResponseEvent::ArgumentsDelta { sequence_number, at, delta });
+            let event = |sequence_number| ResponseEvent::ArgumentsDelta { sequence_number, at, delta };
+            write(&mut self.sequence, out, event);
         }
     }
 
@@ -125,16 +117,17 @@ impl ResponsesStreamWriter {
         if let Some(parts) = self.items.last_mut().and_then(OutputItem::parts_mut) {
             parts.push(if is_thinking { OutputPart::reasoning() } else { OutputPart::text() });
         }
-        let sequence_number = self.next();
         if let Some((at, part)) = part_place(&self.items) {
-            write(out, &ResponseEvent::PartAdded { sequence_number, at, part });
+            let event = |sequence_number| ResponseEvent::PartAdded { sequence_number, at, part };
+            write(&mut self.sequence, out, event);
         }
     }
 
     fn open_item(&mut self, out: &mut Pieces, block: OpenBlock, item: OutputItem) {
         self.open = Some(block);
-        let (sequence_number, output_index) = (self.next(), self.items.len());
-        write(out, &ResponseEvent::ItemAdded { sequence_number, output_index, item: &item });
+        let output_index = self.items.len();
+        let event = |sequence_number| ResponseEvent::ItemAdded { sequence_number, output_index, item: &item };
+        write(&mut self.sequence, out, event);
         self.items.push(item);
     }
 
@@ -144,53 +137,62 @@ impl ResponsesStreamWriter {
             Some(OpenBlock::Call) => self.close_call(out),
             Some(OpenBlock::Thinking | OpenBlock::Text) => self.close_part(out),
         }
-        let sequence_number = self.next();
         let output_index = item_place(&self.items).output_index;
         if let Some(item) = self.items.last_mut() {
             item.set_status(status);
-            write(out, &ResponseEvent::ItemDone { sequence_number, output_index, item });
+            let event = |sequence_number| ResponseEvent::ItemDone { sequence_number, output_index, item };
+            write(&mut self.sequence, out, event);
         }
     }
 
     fn close_call(&mut self, out: &mut Pieces) {
         self.items.last_mut().into_iter().for_each(OutputItem::end_input);
-        let sequence_number = self.next();
         let at = item_place(&self.items);
         match self.items.last() {
             Some(OutputItem::CustomToolCall { input, .. }) => {
-                write(out, &ResponseEvent::InputDelta { sequence_number, at, delta: input });
-                write(out, &ResponseEvent::InputDone { sequence_number: sequence_number + 1, at, input });
-                self.sequence += 1;
+                let delta = |sequence_number| ResponseEvent::InputDelta { sequence_number, at, delta: input };
+                write(&mut self.sequence, out, delta);
+                write(&mut self.sequence, out, |sequence_number| ResponseEvent::InputDone {
+                    sequence_number,
+                    at,
+                    input,
+                });
             }
             Some(OutputItem::FunctionCall { name, arguments, .. }) => {
-                write(out, &ResponseEvent::ArgumentsDone { sequence_number, at, name, arguments });
+                let done = |sequence_number| ResponseEvent::ArgumentsDone { sequence_number, at, name, arguments };
+                write(&mut self.sequence, out, done);
             }
             Some(OutputItem::Reasoning { .. } | OutputItem::Message { .. }) | None => {}
         }
     }
 
     fn close_part(&mut self, out: &mut Pieces) {
-        let sequence_number = self.next();
         let Some((at, part)) = part_place(&self.items) else { return };
-        let event = match part {
+        write(&mut self.sequence, out, |sequence_number| match part {
             OutputPart::ReasoningText { text } => ResponseEvent::ReasoningDone { sequence_number, at, text },
             OutputPart::OutputText { text, logprobs, .. } => {
                 ResponseEvent::TextDone { sequence_number, at, text, logprobs }
             }
-        };
-        write(out, &event);
-        write(out, &ResponseEvent::PartDone { sequence_number: sequence_number + 1, at, part });
-        self.sequence += 1;
+        });
+        write(&mut self.sequence, out, |sequence_number| ResponseEvent::PartDone { sequence_number, at, part });
     }
 
-    /// The response as it is now.
-    fn response(&self) -> wire::Response<'_> {
-        self.head.response(&self.outcome, &self.items)
+    /// An event with the response as it is now.
+    fn with_response<'a>(
+        &'a mut self,
+        out: &mut Pieces,
+        event: impl FnOnce(u64, wire::Response<'a>) -> ResponseEvent<'a>,
+    ) {
+        let response = self.head.response(&self.outcome, &self.items);
+        write(&mut self.sequence, out, |sequence_number| event(sequence_number, response));
     }
 }
 
-fn write(out: &mut Pieces, event: &ResponseEvent<'_>) {
-    sse::write_named(out.next(), event.name(), event);
+/// Writes the event that has the next number.
+fn write<'a>(sequence: &mut u64, out: &mut Pieces, event: impl FnOnce(u64) -> ResponseEvent<'a>) {
+    let event = event(*sequence);
+    *sequence += 1;
+    sse::write_named(out.next(), event.name(), &event);
 }
 
 /// The item that is open, the last one.
@@ -212,8 +214,11 @@ impl AnswerWriter for ResponsesStreamWriter {
 
     fn begin(&mut self, out: &mut Pieces, _: usize) {
         if self.sequence == 0 {
-            write(out, &ResponseEvent::Created { sequence_number: self.next(), response: self.response() });
-            write(out, &ResponseEvent::InProgress { sequence_number: self.next(), response: self.response() });
+            self.with_response(out, |sequence_number, response| ResponseEvent::Created { sequence_number, response });
+            self.with_response(out, |sequence_number, response| ResponseEvent::InProgress {
+                sequence_number,
+                response,
+            });
         }
     }
 
@@ -267,21 +272,17 @@ impl AnswerWriter for ResponsesStreamWriter {
         let status = self.outcome.ended();
         self.close_item(out, status);
         (self.outcome.status, self.outcome.totals) = (status, Some(totals));
-        let (sequence_number, response) = (self.next(), self.response());
-        write(
-            out,
-            &match status {
-                ResponseStatus::Incomplete => ResponseEvent::Incomplete { sequence_number, response },
-                _ => ResponseEvent::Completed { sequence_number, response },
-            },
-        );
+        self.with_response(out, |sequence_number, response| match status {
+            ResponseStatus::Incomplete => ResponseEvent::Incomplete { sequence_number, response },
+            _ => ResponseEvent::Completed { sequence_number, response },
+        });
     }
 
     fn fail(&mut self, out: &mut Pieces, error: &Answer, request_id: &str) {
         self.close_item(out, ResponseStatus::Incomplete);
         (self.outcome.status, self.outcome.error) = (ResponseStatus::Failed, Some(error.into()));
-        let (sequence_number, response) = (self.next(), self.response());
-        write(out, &ResponseEvent::Failed { sequence_number, response, request_id });
+        let event = |sequence_number, response| ResponseEvent::Failed { sequence_number, response, request_id };
+        write(&mut self.sequence, out, |number| event(number, self.head.response(&self.outcome, &self.items)));
     }
 }
 
