@@ -14,6 +14,7 @@ use camshaft_core::policy::{
     ValidateRequest, Validation,
 };
 use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::flow::api::{Api, ApiLimits, ApiOptions, Caller, StartError};
 use crate::flow::backend::{Backend, Control, GenerateBackend, Model, Naming, Reloaded, TextModel};
@@ -22,7 +23,6 @@ use crate::flow::generate::Generates;
 use crate::flow::life::FixedModels;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::{ModelHealth, Readiness};
-use crate::flow::reading::Reading;
 use crate::flow::request::{GenerationRequest, ReadContext};
 use crate::http::access::PublicAccess;
 use crate::http::routes::public_router;
@@ -84,6 +84,7 @@ impl Control for Nothing {
 pub struct Parsers {
     api: Arc<Api>,
     caller: Caller,
+    runtime: Runtime,
 }
 
 impl Parsers {
@@ -92,6 +93,7 @@ impl Parsers {
     pub fn new() -> Result<Self, StartError> {
         let limits = EngineLimits { sequences: 4, kv_tokens: 4096, batch_tokens: 64, context_tokens: 1024 };
         let (pool, _) = crossbeam_channel::bounded(1);
+        let grammars = Arc::new(GrammarStore::new(FakeEngine::info(limits).vocabulary));
         let model = Model {
             id: "fuzz".to_owned(),
             naming: Naming::of("fuzz"),
@@ -101,8 +103,8 @@ impl Parsers {
                 adapters: Default::default(),
                 sampling: Default::default(),
                 family: None,
-                grammars: Arc::new(GrammarStore::new(FakeEngine::info(limits).vocabulary)),
-                text: TextModel { info: FakeEngine::info(limits), tokenizer: Arc::new(ByteTokenizer) },
+                text: TextModel::local(FakeEngine::info(limits), Arc::new(ByteTokenizer), grammars.clone(), None),
+                grammars,
                 pool,
                 accepts: Arc::new(AtomicBool::new(true)),
             }),
@@ -133,7 +135,9 @@ impl Parsers {
         })?;
         let caller =
             Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing), operator: false };
-        Ok(Self { api, caller })
+        #[allow(clippy::expect_used, reason = "a tool of tests")]
+        let runtime = Builder::new_current_thread().build().expect("a runtime without a reactor");
+        Ok(Self { api, caller, runtime })
     }
 
     /// The public routes. Nobody takes what they submit.
@@ -144,8 +148,8 @@ impl Parsers {
 
     fn read<B: Generates>(&self, request: &B) -> Result<GenerationRequest, FlowError> {
         let found = &self.api.model_of(&request.wish(), &self.caller)?;
-        let reading = &Reading::default();
-        request.generation(ReadContext { api: &self.api, caller: &self.caller, found, reading })
+        let context = ReadContext { api: &self.api, caller: &self.caller, found, bytes: 0 };
+        self.runtime.block_on(request.generation(context))
     }
 
     /// # Errors

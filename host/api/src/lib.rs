@@ -10,7 +10,6 @@ pub mod fuzz;
 mod http;
 mod wire;
 
-pub use camshaft_template::{CompileError, STACK_BYTES as TEMPLATE_STACK_BYTES};
 pub use flow::adapters::{
     Adapter, AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, WantedAdapter, is_name as is_adapter_name,
 };
@@ -27,7 +26,7 @@ pub use flow::jobs::{EmbedJobs, Job, Jobs, NotTaken, PendingJob, PredictJobs, Qu
 pub use flow::life::{
     AdapterRefusal, Change, FixedModels, ModelControl, ModelRefusal, Operation, OperationState, Residence, Usage, Woken,
 };
-pub use flow::prompt::{compile_template, render_samples};
+pub use flow::notation::markers;
 pub use flow::quota::Spent;
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};

@@ -2,7 +2,6 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
@@ -118,21 +117,19 @@ pub struct Encode<'a> {
     pub parse_special: bool,
     /// Says also which part of the text each token comes from, of a text that is read to its end.
     pub offsets: bool,
-    /// Becomes true when nobody waits for the tokens any more. The tokenizer looks at it all the time.
-    pub abandoned: Option<&'a AtomicBool>,
     /// The rest of a text that has more tokens than this need not be read: some more of them tell.
     pub most: usize,
 }
 
 impl<'a> Encode<'a> {
-    /// All of a text, as plain text, for somebody who waits for it.
+    /// All of a text, as plain text.
     pub fn of(text: &'a str) -> Self {
-        Self { text, add_special: false, parse_special: false, offsets: false, abandoned: None, most: usize::MAX }
+        Self { text, add_special: false, parse_special: false, offsets: false, most: usize::MAX }
     }
 }
 
 /// The tokens of a text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded {
     pub tokens: Vec<Token>,
     /// What each token was made of. A token that the tokenizer added was made of nothing. `None` if nobody asked, or the
@@ -142,13 +139,13 @@ pub struct Encoded {
 
 /// Turns text into tokens. HTTP tasks call it in parallel.
 pub trait Tokenizer: Send + Sync + fmt::Debug {
-    /// The tokens of a text, in time near-linear in its length. `None` if nobody waits for them any more.
-    fn encode(&self, text: Encode<'_>) -> Option<Encoded>;
+    /// The tokens of a text, in time near-linear in its length.
+    fn encode(&self, text: Encode<'_>) -> Encoded;
 
     /// The tokens of `text`, as [`Encode`] says.
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
         let encode = Encode { add_special, parse_special, ..Encode::of(text) };
-        self.encode(encode).map(|encoded| encoded.tokens).unwrap_or_default()
+        self.encode(encode).tokens
     }
 
     /// Whether `text` spells a control token. May find one where a longer token hides it, but misses none.

@@ -286,9 +286,9 @@ impl<F: FnMut(Piece, &str) -> FilterVerdict + Send> TextFilter for ScriptedFilte
 pub struct ByteTokenizer;
 
 impl Tokenizer for ByteTokenizer {
-    fn encode(&self, text: Encode<'_>) -> Option<Encoded> {
+    fn encode(&self, text: Encode<'_>) -> Encoded {
         let tokens: Vec<Token> = text.text.bytes().map(|byte| Token(u32::from(byte))).collect();
         let offsets = text.offsets.then(|| (0..tokens.len() as u32).map(|at| (at, at + 1)).collect());
-        Some(Encoded { tokens, offsets })
+        Encoded { tokens, offsets }
     }
 }

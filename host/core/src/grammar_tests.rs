@@ -392,23 +392,24 @@ fn a_grammar_that_is_in_use_is_there_for_its_worker_though_others_took_its_place
 }
 
 #[test]
-fn what_was_refused_is_not_compiled_again_and_what_is_examined_is_not_kept() {
+fn what_was_refused_is_not_compiled_again_and_what_others_found_out_is_known() {
     let store = store();
     let good = Grammar::new(GrammarSpec::Regex { pattern: "a+".to_owned() });
-    store.examine(&good).unwrap();
-    assert_eq!((store.kept().0, store.has(&good)), (0, false));
+    assert_eq!(store.verdict(&good), None);
+    store.judge(&good, &Ok(()));
+    assert_eq!((store.verdict(&good), store.kept().0, store.has(&good)), (Some(Ok(())), 0, false));
     let bad = Grammar::new(GrammarSpec::Lark { text: "start: nothing".to_owned() });
     assert!(!store.has(&bad));
-    let error = store.examine(&bad).unwrap_err();
+    let error = store.compile(&bad).unwrap_err();
     assert!(store.has(&bad), "known to be refused");
-    assert_eq!(store.compile(&bad).unwrap_err(), error);
+    assert_eq!(store.verdict(&bad), Some(Err(error.clone())));
     assert_eq!(store.matcher(&bad).unwrap_err(), error);
-    let other = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![String::new(), n.to_string()] });
+    let other = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![n.to_string()] });
     for n in 1..=limits::GRAMMAR_VERDICTS {
-        store.examine(&other(n)).unwrap_err();
+        store.judge(&other(n), &Err(error.clone()));
     }
     assert!(!store.has(&bad) && store.has(&other(1)));
-    store.examine(&other(limits::GRAMMAR_VERDICTS + 1)).unwrap_err();
+    store.judge(&other(limits::GRAMMAR_VERDICTS + 1), &Err(error));
     assert!(!store.has(&other(1)) && store.has(&other(2)));
 }
 

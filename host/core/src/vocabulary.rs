@@ -3,6 +3,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sha2::{Digest, Sha256};
+
 use crate::ids::Token;
 
 /// Bound of the look-up cache; past it the cache is cleared. With the cache, a policy that looks up the same words for
@@ -39,6 +41,20 @@ impl Vocabulary {
     /// Whether every token means the same in both, so that one model can draft for the other.
     pub fn is_same_as(&self, other: &Self) -> bool {
         (&self.bytes, &self.ends, &self.end_tokens) == (&other.bytes, &other.ends, &other.end_tokens)
+    }
+
+    /// Equal digests mean that every token means the same.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for list in [self.ends.len(), self.end_tokens.len()] {
+            hash.update((list as u64).to_le_bytes());
+        }
+        self.ends
+            .iter()
+            .chain(self.end_tokens.iter().map(|token| &token.0))
+            .for_each(|id| hash.update(id.to_le_bytes()));
+        hash.update(&self.bytes);
+        hash.finalize().into()
     }
 
     /// `pieces[i]` is the text of token `i` (empty for control tokens). Drawing one of `end_tokens` ends a generation.

@@ -29,7 +29,7 @@ mod words;
 
 use bpe::Bpe;
 use merges::{Merges, Scratch, enough};
-use output::{Output, Stopped};
+use output::{Full, Output};
 use specials::{Fragment, Special, Specials};
 use spm::Spm;
 use wordpiece::WordPiece;
@@ -92,17 +92,16 @@ impl Encoder {
         self.specials.cuts(text)
     }
 
-    /// The tokens of a text. `None` if nobody waits for them any more.
-    pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Option<Encoded> {
+    /// The tokens of a text.
+    pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Encoded {
         let mut output = Output::new(&encode);
         match self.append(model, encode, &mut output) {
-            Ok(()) => Some(output.into_encoded()),
-            Err(Stopped::Full) => Some(Encoded { offsets: None, ..output.into_encoded() }),
-            Err(Stopped::Abandoned) => None,
+            Ok(()) => output.into_encoded(),
+            Err(Full) => Encoded { offsets: None, ..output.into_encoded() },
         }
     }
 
-    fn append(&self, model: &Model, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Stopped> {
+    fn append(&self, model: &Model, encode: Encode<'_>, output: &mut Output) -> Result<(), Full> {
         let Encode { text: whole, add_special, parse_special, .. } = encode;
         let mut scratch = Scratch::default();
         let mut start = 0;
@@ -110,7 +109,6 @@ impl Encoder {
             self.before.iter().for_each(|&token| output.push(token, 0..0));
         }
         for fragment in self.specials.split(whole, parse_special) {
-            output.check()?;
             output.check_room()?;
             let first = output.tokens.len();
             match (fragment, &self.texts) {
@@ -123,7 +121,7 @@ impl Encoder {
                     let read = enough(text, *longest, output.room());
                     output.tokens.extend(model.vocab().tokenize(read, false, false));
                     if read.len() < text.len() {
-                        return Err(Stopped::Full);
+                        return Err(Full);
                     }
                 }
             }

@@ -26,7 +26,7 @@ impl fmt::Debug for LlamaTokenizer {
 }
 
 impl Tokenizer for LlamaTokenizer {
-    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+    fn encode(&self, encode: Encode<'_>) -> Encoded {
         self.0.encoder.encode(&self.0.model, encode)
     }
 

@@ -5,12 +5,13 @@ use std::io::Write as _;
 use camshaft_core::family::detect::Chosen;
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
+use camshaft_reader::TemplateSource;
 use prometheus::Registry;
 
 use crate::cache_plan::{CachePlan, CacheShare};
 use crate::config::{Config, FamilyKey};
 use crate::devices::Devices;
-use crate::error::ServerError;
+use crate::error::{ModelProblem, ServerError};
 use crate::progress::ProgressSink;
 use crate::sizing::Room;
 use crate::weights::{Engines, Loaded, Weights};
@@ -168,9 +169,9 @@ fn models(config: &Config, report: &mut Report) {
 /// Checks whether a model's chat template compiles.
 fn template(weights: &Weights, report: &mut Report) {
     let Some(info) = weights.loaded.text_info() else { return };
-    if let Err(error) = camshaft_api::compile_template(&info) {
+    if let Err(error) = TemplateSource::of(&info).compile() {
         let config = weights.config();
-        let error = ServerError::model(&config.id, &config.origins, "chat-template", error);
+        let error = ServerError::model(&config.id, &config.origins, "chat-template", ModelProblem::Jinja(error));
         report.line(&format!("{error}"));
         report.fail(error);
     }

@@ -27,7 +27,7 @@ mod validate;
 mod whole;
 
 pub use auto::Auto;
-pub use choices::{BackendKey, FlashKey, KindKey, KvTypeKey, LoadKey, SwapKey};
+pub use choices::{BackendKey, FlashKey, IsolationKey, KindKey, KvTypeKey, LoadKey, SwapKey};
 pub use error::{ConfigError, Refused};
 pub use family::FamilyKey;
 pub use fixed::{DiskConfig, Fixed, LogFormat, TlsFiles};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use camshaft_api::{CompileError, NotAdded, StartError};
+use camshaft_api::{NotAdded, StartError};
 use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
@@ -163,8 +163,8 @@ pub(crate) enum ModelProblem {
     Pull(#[from] RegistryError),
     #[error("chat-template: {0}")]
     Template(#[from] FileError),
-    #[error("its chat template does not compile, so it answers no chats: {0:#}")]
-    Jinja(#[from] CompileError),
+    #[error("its chat template does not compile, so it answers no chats: {0}")]
+    Jinja(String),
     #[error("draft-model {}: {source}", path.display())]
     Draft { path: PathBuf, source: DraftProblem },
 }

@@ -54,6 +54,7 @@ mod preflight;
 mod probe;
 mod progress;
 mod pull_progress;
+mod reader;
 mod refused_heads;
 mod registry;
 mod reload;
@@ -81,6 +82,12 @@ mod worker_thread;
 #[doc(hidden)]
 pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
     Ok(serve::run(sources, weights::Engines::Fake)?)
+}
+
+/// Does what the argument of this process says, where it is a helper of one that serves fake models.
+#[doc(hidden)]
+pub fn run_role() -> Option<std::process::ExitCode> {
+    reader::run_role()
 }
 
 /// Threads hand each other what they allocated (a request goes from a connection to a pool to a worker, its tokens go back),

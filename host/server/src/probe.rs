@@ -15,7 +15,7 @@ use camshaft_core::sampling::Row;
 use camshaft_engine::{
     EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, parts_of,
 };
-use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
+use camshaft_policy::{Ended, ProcessBounds, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::{SIGKILL, SIGXCPU};
 
 use crate::config::{Format, ModelConfig, Origins};
@@ -34,8 +34,6 @@ const CPU_SECONDS: u64 = 120;
 const CPU_SECONDS_PER_GIB: u64 = 10;
 const WALL_SECONDS: u64 = 600;
 const WALL_SECONDS_PER_GIB: u64 = 60;
-/// Memory in which the samples of a chat template are rendered, beside what the process has already.
-const TEMPLATE_BYTES: u64 = GIB / 2 + camshaft_api::TEMPLATE_STACK_BYTES as u64;
 /// Bytes of what the process says before it ends.
 const WORDS_BYTES: u64 = 64 << 10;
 
@@ -169,8 +167,7 @@ fn bounds<'a>(path: &Path, adapters: impl IntoIterator<Item = &'a Path>) -> Proc
     let seconds = |base: u64, per_gib: u64| Duration::from_secs(base + bytes.div_ceil(GIB) * per_gib);
     ProcessBounds {
         memory_bytes: bytes.saturating_mul(MEMORY_PER_FILE_BYTE).saturating_add(MEMORY_BYTES),
-        // The stack of a rendering is address space of which hardly anything is touched.
-        mapped_bytes: bytes + camshaft_api::TEMPLATE_STACK_BYTES as u64,
+        mapped_bytes: bytes,
         cpu: seconds(CPU_SECONDS, CPU_SECONDS_PER_GIB),
         wall: seconds(WALL_SECONDS, WALL_SECONDS_PER_GIB),
     }
@@ -189,8 +186,8 @@ fn file_bytes(path: &Path) -> u64 {
     parts_of(path).iter().map(|part| bytes(part)).fold(0, u64::saturating_add)
 }
 
-/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, another one under
-/// each adapter, and renders a few conversations.
+/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, and another one under
+/// each adapter.
 ///
 /// # Errors
 /// The file cannot be served.
@@ -238,15 +235,7 @@ pub(crate) fn probe_here(path: &Path, adapters: &[PathBuf]) -> Result<(), Server
         bad(adapter, row.map_err(|error| EngineError::Failed(error.to_string())))?;
     }
     progress::tell_file(0);
-    drop(engine);
-    render_samples(&model);
     Ok(())
-}
-
-fn render_samples(model: &LoadedModel) {
-    // Where the system does not say what the process has, the bound of the whole process holds.
-    let _ = bound_further_memory(TEMPLATE_BYTES);
-    camshaft_api::render_samples(model.info());
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{
     Adapters, Backend, ConfiguredSampling, EmbedBackend, GenerateBackend, Model, ModelHealth, PoolMessage,
-    PredictBackend, PredictInfo, TextModel,
+    PredictBackend, PredictInfo,
 };
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, ModelInfo, ModelKind};
+use camshaft_core::engine::{Engine, ModelKind};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::grammar::{GrammarStore, MaskThread};
 use camshaft_core::ids::WorkerId;
@@ -39,6 +39,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
 use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
+use crate::reader::{self, Origin, Readable};
 use crate::supervisor::{Gauges, ShutdownStage, Supervisor};
 use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuned;
@@ -122,7 +123,7 @@ impl Starter {
                     let standby = Standby::new(&model.loaded, number, &self.promised);
                     move || standby.make(&loaded, &sizes, weights::embedder)
                 };
-                let text = TextModel { info: info(model, loaded), tokenizer: loaded.tokenizer() };
+                let text = readable(model, loaded);
                 self.start_embedder(model, text, beginning, make)
             }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
@@ -140,7 +141,7 @@ impl Starter {
                         Ok((engine, Parts { cache: plan.open(&owner), speculation }))
                     }
                 };
-                let text = TextModel { info: info(model, loaded), tokenizer: loaded.tokenizer() };
+                let text = readable(model, loaded);
                 let (config, model_of) = (config.clone(), loaded.clone());
                 let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
@@ -174,7 +175,7 @@ impl Starter {
     fn start_pool<E: Engine + Send + 'static>(
         &self,
         model: &Weights,
-        TextModel { mut info, tokenizer }: TextModel,
+        mut text: Readable,
         beginning: &Beginning,
         (adapters, make): (
             impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
@@ -182,6 +183,7 @@ impl Starter {
         ),
     ) -> Result<Model, ServerError> {
         let config = model.config();
+        let info = &mut text.info;
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
         let grammars = Arc::new(GrammarStore::new(info.vocabulary.clone()));
         if config.source() == ModelSource::Demo {
@@ -236,7 +238,7 @@ impl Starter {
             workers = config.workers,
             "model loaded"
         );
-        let text = TextModel { info, tokenizer };
+        let text = reader::start(config, text, &grammars)?;
         let sampling = ConfiguredSampling::new((&config.sampling).into());
         let family = config.family.map(|FamilyKey(family)| family);
         let backend = GenerateBackend { text, sampling, family, grammars, adapters, pool: submissions_in, accepts };
@@ -282,7 +284,7 @@ impl Starter {
     fn start_embedder<E: Embedder + Send + 'static>(
         &self,
         model: &Weights,
-        mut text: TextModel,
+        mut text: Readable,
         beginning: &Beginning,
         make: impl Fn() -> Result<E, ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
@@ -293,8 +295,9 @@ impl Starter {
         weights::dimensions_fit(config, dimensions)?;
         text.info.context_tokens = input_tokens;
         tracing::info!(model = config.id, name = text.info.name, dimensions, input_tokens, "embedding model loaded");
+        let grammars = Arc::new(GrammarStore::new(text.info.vocabulary.clone()));
         let backend = Backend::Embed(EmbedBackend {
-            text,
+            text: reader::start(config, text, &grammars)?,
             jobs,
             input_tokens,
             dimensions,
@@ -373,12 +376,18 @@ impl Beginning {
     }
 }
 
-fn info(model: &Weights, loaded: &LoadedModel) -> ModelInfo {
-    model.loaded.text_info().unwrap_or_else(|| loaded.info().clone())
+fn readable(model: &Weights, loaded: &Arc<LoadedModel>) -> Readable {
+    let config = model.config();
+    let origin = match config.source() {
+        ModelSource::Demo => Origin::Demo,
+        _ => Origin::File(config.file_name()),
+    };
+    let info = model.loaded.text_info().unwrap_or_else(|| loaded.info().clone());
+    Readable { info, tokenizer: loaded.tokenizer(), origin }
 }
 
-fn fake_text(kind: ModelKind) -> TextModel {
-    TextModel { info: weights::fake_info(kind), tokenizer: Arc::new(ByteTokenizer) }
+fn fake_text(kind: ModelKind) -> Readable {
+    Readable { info: weights::fake_info(kind), tokenizer: Arc::new(ByteTokenizer), origin: Origin::Fake }
 }
 
 /// Seconds since the Unix epoch.

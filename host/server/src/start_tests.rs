@@ -121,7 +121,8 @@ impl Bench {
                 Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
             }
         };
-        let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
+        let text =
+            Readable { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer), origin: Origin::Fake };
         let model = starter.start_pool(&sized.weights[0], text, &beginning, (|_| Ok(Arc::default()), make));
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],

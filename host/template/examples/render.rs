@@ -23,7 +23,7 @@ fn main() {
         let [bos, eos] = SPECIAL;
         let compiled = ChatTemplate::compile(Source { template: Some(source), with_tools: None, bos, eos });
         if let Ok(template) = &compiled {
-            capabilities.insert(name.clone(), format!("{:?}", template.capabilities(false)).into());
+            capabilities.insert(name.clone(), format!("{:?}", template.traits().capabilities(false)).into());
         }
         for conversation in cases["conversations"].as_array().expect("a list of conversations") {
             let mut result = match &compiled {
@@ -45,7 +45,7 @@ fn rendered_by(template: &ChatTemplate, source: &str, conversation: &Value) -> V
     let (shown, variables) = (list("tools"), conversation["variables"].as_object().cloned().unwrap_or_default());
     let tools = shown.iter().map(tool).collect();
     let tools = Tools::new(tools, &ToolChoice::Auto, true).expect("the tools are allowed");
-    let written = template.write(messages, &shown, &tools, detect::detect(source));
+    let written = template.traits().write(messages, &shown, &tools, detect::detect(source));
     let Written { messages, tools, has_tools } = &written;
     let rendered = template.render(*has_tools, Conversation { messages, tools, variables: &variables });
     let mut given = variables.clone();

@@ -1,11 +1,12 @@
 //! What a template takes, found out by rendering small conversations with it. llama.cpp does the same (`common/jinja/caps.cpp`).
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::jinja::Jinja;
 use crate::message::{CalledFunction, Conversation, Message, Role, ToolCall};
 
 /// See the module. Where a template shows nothing of a kind, it is changed to text before it is rendered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// It tells of the functions in `tools`.
     pub tools: bool,
@@ -25,7 +26,7 @@ pub struct Capabilities {
 }
 
 /// The form of the arguments of earlier calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Arguments {
     Object,
     /// JSON.
@@ -33,7 +34,7 @@ pub enum Arguments {
 }
 
 /// Which system texts a template shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SystemTexts {
     /// All, wherever they stand.
     Anywhere,

@@ -1,11 +1,9 @@
 //! Renders a template, within bounds of instructions, bytes and nested calls.
-mod cost;
 mod dates;
 mod json;
 mod python;
 mod rewrite;
 
-use std::borrow::Cow;
 use std::error::Error as _;
 use std::io;
 use std::time::SystemTime;
@@ -18,13 +16,6 @@ use crate::message::Conversation;
 
 /// Bound of the template instructions of one rendering.
 const FUEL: u64 = 2_000_000;
-/// Stack of one rendering. Values that are nested as deep as the instructions allow are dropped one inside the other: a test
-/// does so on it. It is address space, of which what is not touched takes no memory.
-pub const STACK_BYTES: usize = 1 << 30;
-/// Where the system does not give it: a smaller one, with as many instructions as that takes.
-const LESS: u64 = 4;
-/// Instructions for which the stack of any thread is large enough.
-const SHORT_FUEL: u64 = 1000;
 /// Bound of nested calls and loops.
 const RECURSION: usize = 100;
 /// Bound of the rendered bytes.
@@ -46,8 +37,6 @@ pub enum RenderError {
     Raised(String),
     #[error(transparent)]
     Failed(#[from] Error),
-    #[error("no stack for a chat template")]
-    Stack(#[source] io::Error),
     #[error("a chat template wrote invalid UTF-8")]
     Output(#[from] std::string::FromUtf8Error),
 }
@@ -55,9 +44,6 @@ pub enum RenderError {
 /// A compiled template, with the model's special tokens.
 pub(crate) struct Jinja {
     environment: Environment<'static>,
-    /// The same with [`SHORT_FUEL`].
-    short: Environment<'static>,
-    stacks: [Stack; 2],
 }
 
 /// The argument of the template's `raise_exception`.
@@ -73,7 +59,6 @@ impl Jinja {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax.clone());
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        cost::meter(&mut environment);
         python::imitate(&mut environment);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION);
@@ -84,9 +69,7 @@ impl Jinja {
         });
         environment.add_function("strftime_now", |format: String| dates::format(&format, SystemTime::now().into()));
         environment.add_template_owned(NAME, rewrite::rewrite(source, &syntax)?)?;
-        let mut short = environment.clone();
-        short.set_fuel(Some(SHORT_FUEL));
-        Ok(Self { environment, short, stacks: STACKS })
+        Ok(Self { environment })
     }
 
     /// Renders the prompt of a conversation.
@@ -95,76 +78,17 @@ impl Jinja {
         if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
             return Err(RenderError::Reserved(name));
         }
-        let run = |fuel| {
-            // As Hugging Face does: a template may ask whether there are tools in any way. (One that goes through them finds none.)
-            let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
-            let mut all = vec![("add_generation_prompt".to_owned(), Value::from(true))];
-            all.push(("tools".to_owned(), tools));
-            all.extend(variables.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
-            all.push(("messages".to_owned(), Value::from(Serde(messages))));
-            self.run(fuel, Value::from_pairs(all))
-        };
-        // Most conversations are short, and a thread takes as long as they do.
-        let rendered = match run(SHORT_FUEL) {
-            Err(error) if is_out_of_fuel(&error) => on_a_stack(self.stacks, run).map_err(RenderError::Stack)?,
-            rendered => rendered,
-        };
-        Ok(String::from_utf8(rendered.map_err(refused)?)?)
-    }
-
-    fn run(&self, fuel: u64, variables: Value) -> Result<Vec<u8>, Error> {
-        let environment = match fuel {
-            FUEL => Cow::Borrowed(&self.environment),
-            SHORT_FUEL => Cow::Borrowed(&self.short),
-            _ => {
-                let mut environment = self.environment.clone();
-                environment.set_fuel(Some(fuel));
-                Cow::Owned(environment)
-            }
-        };
+        // As Hugging Face does: a template may ask whether there are tools in any way. (One that goes through them finds none.)
+        let tools = if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) };
+        let mut all = vec![("add_generation_prompt".to_owned(), Value::from(true))];
+        all.push(("tools".to_owned(), tools));
+        all.extend(variables.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
+        all.push(("messages".to_owned(), Value::from(Serde(messages))));
         let mut output = Capped(Vec::new());
-        environment.get_template(NAME)?.render_captured_to(variables, &mut output)?;
-        Ok(output.0)
+        let template = self.environment.get_template(NAME).map_err(refused)?;
+        template.render_captured_to(Value::from_pairs(all), &mut output).map_err(refused)?;
+        Ok(String::from_utf8(output.0)?)
     }
-}
-
-/// A stack, and the instructions for which it is large enough.
-#[derive(Debug, Clone, Copy)]
-struct Stack {
-    bytes: usize,
-    fuel: u64,
-}
-
-/// Those that are tried, in this order.
-const STACKS: [Stack; 2] =
-    [Stack { bytes: STACK_BYTES, fuel: FUEL }, Stack { bytes: STACK_BYTES / LESS as usize, fuel: FUEL / LESS }];
-
-/// Runs `render` on a thread that has the first of these stacks that the system gives.
-///
-/// # Errors
-/// It gives none of them.
-fn on_a_stack<T: Send>(stacks: [Stack; 2], render: impl Fn(u64) -> T + Sync) -> io::Result<T> {
-    let run = |stack: Stack| {
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("chat-template".to_owned()).stack_size(stack.bytes);
-            let rendering = thread.spawn_scoped(scope, || render(stack.fuel))?;
-            Ok(rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        })
-    };
-    let [first, second] = stacks;
-    run(first).or_else(|_: io::Error| run(second))
-}
-
-/// A template that includes others wraps their errors.
-fn is_out_of_fuel(error: &Error) -> bool {
-    let mut error: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(inner) = error {
-        if inner.downcast_ref::<Error>().is_some_and(|inner| inner.kind() == ErrorKind::OutOfFuel) {
-            return true;
-        }
-        error = inner.source();
-    }
-    false
 }
 
 fn refused(error: Error) -> RenderError {

@@ -1,11 +1,11 @@
 //! A model's chat template: one for all chats, or one for chats with tools beside it.
 use std::fmt;
 
-use serde_json::Map;
+use serde::{Deserialize, Serialize};
 
 use crate::capabilities::Capabilities;
 use crate::jinja::{FALLBACK, Jinja, RenderError};
-use crate::message::{Conversation, Message, Role};
+use crate::message::Conversation;
 
 /// What a template is made of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,77 +19,57 @@ pub struct Source<'a> {
     pub eos: &'a str,
 }
 
-/// A compiled template, with what it takes.
+/// A compiled template.
 pub struct ChatTemplate {
-    plain: Variant,
-    with_tools: Option<Variant>,
+    plain: Jinja,
+    with_tools: Option<Jinja>,
 }
 
-struct Variant {
-    jinja: Jinja,
-    capabilities: Capabilities,
+/// What a template takes of a chat, found out by rendering small conversations with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateTraits {
+    plain: Capabilities,
+    with_tools: Option<Capabilities>,
 }
 
 impl fmt::Debug for ChatTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatTemplate").field("capabilities", &self.plain.capabilities).finish_non_exhaustive()
-    }
-}
-
-impl Variant {
-    fn compile(template: &str, source: Source<'_>) -> Result<Self, minijinja::Error> {
-        let jinja = Jinja::compile(template, source.bos, source.eos)?;
-        let capabilities = Capabilities::find(&jinja);
-        Ok(Self { jinja, capabilities })
+        f.debug_struct("ChatTemplate").finish_non_exhaustive()
     }
 }
 
 impl ChatTemplate {
-    /// Compiles a model's template, and finds out what it takes.
+    /// Compiles a model's template.
     ///
     /// # Errors
     /// It is not Jinja, or uses an unknown feature.
     pub fn compile(source: Source<'_>) -> Result<Self, minijinja::Error> {
-        let plain = Variant::compile(source.template.unwrap_or(FALLBACK), source)?;
-        let with_tools = source.with_tools.map(|template| Variant::compile(template, source)).transpose()?;
-        Ok(Self { plain, with_tools })
+        let compile = |template| Jinja::compile(template, source.bos, source.eos);
+        let plain = compile(source.template.unwrap_or(FALLBACK))?;
+        Ok(Self { plain, with_tools: source.with_tools.map(compile).transpose()? })
     }
 
-    /// What it takes of a chat, with tools or without.
-    pub fn capabilities(&self, has_tools: bool) -> &Capabilities {
-        &self.variant(has_tools).capabilities
+    /// Finds out what it takes.
+    pub fn traits(&self) -> TemplateTraits {
+        TemplateTraits {
+            plain: Capabilities::find(&self.plain),
+            with_tools: self.with_tools.as_ref().map(Capabilities::find),
+        }
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next, unless its variables say otherwise. `has_tools`: as
     /// when it was written for the template.
     ///
     /// # Errors
-    /// The template refuses the messages, or fails on them, or the system gives no stack.
+    /// The template refuses the messages, or fails on them.
     pub fn render(&self, has_tools: bool, conversation: Conversation<'_>) -> Result<String, RenderError> {
-        self.variant(has_tools).jinja.render(conversation)
+        self.with_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.plain).render(conversation)
     }
+}
 
-    fn variant(&self, has_tools: bool) -> &Variant {
+impl TemplateTraits {
+    /// Of a chat with tools, or without.
+    pub fn capabilities(&self, has_tools: bool) -> &Capabilities {
         self.with_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.plain)
     }
-}
-
-/// Turns of the conversation that tries out a template.
-const TURNS: usize = 64;
-/// Bytes of each of its messages.
-const MESSAGE_BYTES: usize = 4 << 10;
-
-/// Renders what is rendered when a template is loaded, and a long conversation. A template may refuse them: the outcome does not
-/// matter, but what it costs does. To be called where memory and time are bounded, because no count of instructions bounds them.
-pub fn render_samples(source: Source<'_>) {
-    // The server itself reports a template that does not compile.
-    let Ok(template) = ChatTemplate::compile(source) else { return };
-    let conversation = Conversation { messages: &long(), tools: &[], variables: &Map::new() };
-    let _ = template.render(false, conversation);
-}
-
-fn long() -> Vec<Message> {
-    let long = "a ".repeat(MESSAGE_BYTES / 2);
-    let role = |turn: usize| if turn.is_multiple_of(2) { Role::User } else { Role::Assistant };
-    (0..TURNS).map(|turn| Message::new(role(turn), &*long)).chain([Message::new(Role::User, "Go on")]).collect()
 }

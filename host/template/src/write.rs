@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::capabilities::{Arguments, Capabilities, SystemTexts, describe};
 use crate::message::{Message, Role, ToolCall};
-use crate::template::ChatTemplate;
+use crate::template::TemplateTraits;
 
 /// Letters and digits of a call's id where the template takes no other number.
 const SHORT_ID: usize = 9;
@@ -27,7 +27,7 @@ pub struct Written {
     pub has_tools: bool,
 }
 
-impl ChatTemplate {
+impl TemplateTraits {
     /// Writes a conversation for this template. `shown`: the functions that the prompt tells of, as OpenAI has them; `tools`: those
     /// that may be called; `family`: whose notation the answer is read in.
     pub fn write(&self, mut messages: Vec<Message>, shown: &[Value], tools: &Tools, family: &Family) -> Written {
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::message::CalledFunction;
-    use crate::template::Source;
+    use crate::template::{ChatTemplate, Source};
 
     /// Shows everything, tools and calls as JSON.
     const ALL: &str = "{{ tools | tojson if tools }}{% for m in messages %}[{{ m.role }}|{{ m.content }}\
@@ -275,7 +275,7 @@ mod tests {
     }
 
     fn write(source: &str, of: &str, messages: Vec<Message>, names: &[&str]) -> Written {
-        template(source).write(messages, &shown(names), &tools(names), family(of))
+        template(source).traits().write(messages, &shown(names), &tools(names), family(of))
     }
 
     fn talk() -> Vec<Message> {
@@ -452,7 +452,8 @@ mod tests {
     fn chats_with_tools_have_a_template_of_their_own_where_the_model_brings_one() {
         let source = Source { template: Some("plain"), with_tools: Some(ALL), ..Source::default() };
         let template = ChatTemplate::compile(source).unwrap();
-        assert!(!template.capabilities(false).tools && template.capabilities(true).tools);
+        let traits = template.traits();
+        assert!(!traits.capabilities(false).tools && traits.capabilities(true).tools);
         let (messages, variables) = ([Message::new(Role::User, "hi")], Map::new());
         let render = |tools: &[Value]| {
             let conversation = crate::message::Conversation { messages: &messages, tools, variables: &variables };

@@ -17,6 +17,7 @@ use camshaft_core::policy::{Hints, PolicySet, Principal, Priority, WorkerFacts};
 use camshaft_core::sampling::{SamplingDefaults, SamplingParams};
 use camshaft_core::segments::Namespace;
 use camshaft_core::tensor::{Computing, Signature};
+use camshaft_reader::{LocalReader, ModelReader, Reader, TemplateSource};
 use crossbeam_channel::Sender;
 use serde::Serialize;
 use serde_json::Value;
@@ -24,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::flow::adapters::{self, Adapter, Adapters};
 use crate::flow::jobs::{EmbedJobs, PredictJobs};
+use crate::flow::notation::markers;
 use crate::flow::quota::Spent;
 use crate::flow::readiness::ModelHealth;
 
@@ -97,11 +99,12 @@ pub enum Backend {
     Predict(PredictBackend),
 }
 
-/// What reads texts.
+/// A model that takes texts.
 #[derive(Clone)]
 pub struct TextModel {
     pub info: ModelInfo,
-    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Who renders and tokenizes for it, which knows the tokens of these [`markers`](crate::markers).
+    pub reader: Arc<dyn Reader>,
 }
 
 #[derive(Debug, Clone)]
@@ -215,6 +218,20 @@ impl Model {
             Backend::Generate(GenerateBackend { text, .. }) | Backend::Embed(EmbedBackend { text, .. }) => Some(text),
             Backend::Predict(_) => None,
         }
+    }
+}
+
+impl TextModel {
+    /// A model whose texts are read on threads of this process. `family`: the one that the operator names.
+    pub fn local(
+        info: ModelInfo,
+        tokenizer: Arc<dyn Tokenizer>,
+        grammars: Arc<GrammarStore>,
+        family: Option<&'static Family>,
+    ) -> Self {
+        let model = ModelReader::new(TemplateSource::of(&info), tokenizer, grammars);
+        let reader = LocalReader::new(model, markers(family, &info));
+        Self { info, reader: Arc::new(reader) }
     }
 }
 

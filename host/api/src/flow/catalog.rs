@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use camshaft_core::engine::ModelKind;
+use camshaft_template::TemplateTraits;
 use crossbeam_channel::Sender;
 
 use crate::flow::adapters::Adapters;
@@ -12,8 +13,6 @@ use crate::flow::backend::{
 };
 use crate::flow::error::FlowError;
 use crate::flow::notation::Notation;
-use crate::flow::prompt::ModelTemplate;
-use crate::flow::reading::ReadPermits;
 
 /// Fallbacks that are followed one after the other.
 const MAX_FALLBACKS: usize = 8;
@@ -253,28 +252,26 @@ mod tests;
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) model: Model,
-    /// Of a model that reads texts. `None`, too, if it does not compile.
-    template: Option<ModelTemplate>,
+    /// Of a model that reads texts. `None`, too, if it cannot be used.
+    template: Option<TemplateTraits>,
     /// Of a model that generates.
     notation: Option<Notation>,
     /// `system_fingerprint`: changes with the weights and the server's version.
     pub(crate) fingerprint: String,
     asked: AtomicU64,
-    /// Of those who read requests for it.
-    pub(crate) read_permits: ReadPermits,
 }
 
 impl Served {
-    /// Compiles the model's chat template, and finds out what it takes.
     pub(crate) fn new(model: Model) -> Arc<Self> {
         let info = model.text().map(|text| &text.info);
-        let compile = |info| {
-            let compiled = ModelTemplate::compile(&model.id, info);
-            let tell =
-                |error| tracing::error!(model = model.id, %error, "the chat template does not compile: no chats");
-            compiled.map_err(tell).ok()
+        let template = match model.text().and_then(|text| text.reader.facts().template.as_ref()) {
+            Some(Ok(traits)) => Some(*traits),
+            Some(Err(error)) => {
+                tracing::error!(model = model.id, %error, "the chat template cannot be used: no chats");
+                None
+            }
+            None => None,
         };
-        let template = info.and_then(compile);
         if model.kind() == ModelKind::Generate && info.is_some_and(|info| info.chat_template.is_none()) {
             tracing::info!(
                 model = model.id,
@@ -289,8 +286,7 @@ impl Served {
         let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
         let notation = match &model.backend {
             Backend::Generate(generator) => {
-                let nine_letter_ids =
-                    template.as_ref().is_some_and(|of| of.template.capabilities(true).nine_letter_ids);
+                let nine_letter_ids = template.is_some_and(|of| of.capabilities(true).nine_letter_ids);
                 Some(Notation::new(generator.family, &generator.text, nine_letter_ids))
             }
             _ => None,
@@ -298,8 +294,7 @@ impl Served {
         if let Some(notation) = &notation {
             notation.tell(&model.id);
         }
-        let (asked, read_permits) = (AtomicU64::new(0), ReadPermits::default());
-        Arc::new(Self { model, template, notation, fingerprint, asked, read_permits })
+        Arc::new(Self { model, template, notation, fingerprint, asked: AtomicU64::new(0) })
     }
 
     /// For a request, which holds it from now on.
@@ -363,8 +358,8 @@ impl Served {
     }
 
     /// # Errors
-    /// 400 for a model that reads no texts; 503 if its template does not compile.
-    pub(crate) fn template(&self) -> Result<&ModelTemplate, FlowError> {
+    /// 400 for a model that reads no texts; 503 if its template cannot be used.
+    pub(crate) fn template(&self) -> Result<&TemplateTraits, FlowError> {
         self.text()?;
         self.template.as_ref().ok_or_else(|| FlowError::NoTemplate(self.model.id.clone()))
     }

@@ -21,10 +21,11 @@ fn served(naming: Naming, accepts: bool) -> Entry {
     let health = ModelHealth::default();
     health.worker().up();
     let (pool, _) = crossbeam_channel::bounded(1);
-    let text = TextModel { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer) };
+    let grammars = Arc::new(GrammarStore::new(FakeEngine::info(LIMITS).vocabulary));
+    let text = TextModel::local(FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), grammars.clone(), None);
     let (adapters, accepts) = (Arc::default(), Arc::new(AtomicBool::new(accepts)));
     let backend = Backend::Generate(GenerateBackend {
-        grammars: Arc::new(GrammarStore::new(text.info.vocabulary.clone())),
+        grammars,
         text,
         sampling: Default::default(),
         family: None,

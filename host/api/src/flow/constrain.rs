@@ -9,9 +9,11 @@ use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec, G
 use camshaft_core::ids::Token;
 use camshaft_core::message::ShownToken;
 use camshaft_core::thinking::ThinkingBudget;
+use camshaft_reader::ReadError;
 use serde_json::Value;
 
 use crate::flow::error::FlowError;
+use crate::flow::incoming::off_thread;
 use crate::flow::request::ReadContext;
 use crate::wire::format::{Format, WantedFormat};
 use crate::wire::tools::{TOOLS, WantedTools};
@@ -20,9 +22,9 @@ use crate::wire::tools::{TOOLS, WantedTools};
 ///
 /// # Errors
 /// As [`compiled`].
-pub(crate) fn text(context: ReadContext<'_>, wanted: Option<WantedFormat>) -> Result<AnswerForm, FlowError> {
+pub(crate) async fn text(context: ReadContext<'_>, wanted: Option<WantedFormat>) -> Result<AnswerForm, FlowError> {
     let Some(WantedFormat { format, path }) = wanted else { return Ok(AnswerForm::default()) };
-    let grammar = compiled(context, spec(format), &path)?;
+    let grammar = compiled(context, spec(format), &path).await?;
     Ok(AnswerForm { grammar: Some(grammar), ..AnswerForm::default() })
 }
 
@@ -30,7 +32,7 @@ pub(crate) fn text(context: ReadContext<'_>, wanted: Option<WantedFormat>) -> Re
 ///
 /// # Errors
 /// 400: the format or the schema of a tool is not supported, or both cannot be had at once. 503: there is no thread to compile it.
-pub(crate) fn chat(
+pub(crate) async fn chat(
     context: ReadContext<'_>,
     (tools, format): (&WantedTools, Option<WantedFormat>),
     thinking: ThinkingState,
@@ -48,7 +50,7 @@ pub(crate) fn chat(
             );
             return Err(FlowError::field(path.clone(), message));
         }
-        return text(context, format);
+        return text(context, format).await;
     }
     let (form, content) = match &format {
         Some(WantedFormat { format: Format::Json(schema), .. }) => (ContentForm::Json, Content::Json(schema)),
@@ -57,12 +59,12 @@ pub(crate) fn chat(
     let is_plain = !calls && family.channels.is_none() && (family.thinking.is_none() || thinking == ThinkingState::Off);
     let (grammar, tools_in_force) = match &format {
         Some(WantedFormat { format, path }) if is_plain => {
-            let grammar = compiled(context, spec(format.clone()), path)?;
+            let grammar = compiled(context, spec(format.clone()), path).await?;
             (Some(grammar), tools.tools.clone())
         }
         _ => {
             let wish = Wish { tools, format: format.as_ref(), content, thinking };
-            wish.grammar(context)?
+            wish.grammar(context).await?
         }
     };
     Ok(AnswerForm {
@@ -98,7 +100,7 @@ struct Wish<'a> {
 
 impl Wish<'_> {
     /// The grammar, and the tools as it has them: of a function that is not strict, what is not supported of the schema is left out.
-    fn grammar(&self, context: ReadContext<'_>) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
+    async fn grammar(&self, context: ReadContext<'_>) -> Result<(Option<HeldGrammar>, Arc<Tools>), FlowError> {
         let notation = context.served().notation()?;
         let token = |marker: &str| notation.token(marker);
         let mut tools = self.tools.tools.clone();
@@ -117,17 +119,17 @@ impl Wish<'_> {
                     None => return Err(self.refused(&error)),
                 },
             };
-            let error = match compile(context, GrammarSpec::Lark { text })? {
+            let error = match compile(context, GrammarSpec::Lark { text }).await? {
                 Ok(grammar) => return Ok((Some(grammar), tools)),
                 Err(error) => error,
             };
             if let Some(WantedFormat { format, path }) = self.format {
                 let alone = Grammar::new(spec(format.clone()));
-                examine(context, &alone)?.map_err(|error| refused(&error, path))?;
+                examine(context, &alone).await?.map_err(|error| refused(&error, path))?;
             }
             let found = loop {
                 let Some(look) = looks.next() else { return Err(refused(&error, TOOLS)) };
-                let found = self.unsupported(context, &tools, look)?;
+                let found = self.unsupported(context, &tools, look).await?;
                 if !found.is_empty() {
                     break found;
                 }
@@ -140,13 +142,13 @@ impl Wish<'_> {
     ///
     /// # Errors
     /// 400: that of a strict one is not.
-    fn unsupported(&self, context: ReadContext<'_>, tools: &Tools, look: Look) -> Result<Vec<usize>, FlowError> {
+    async fn unsupported(&self, context: ReadContext<'_>, tools: &Tools, look: Look) -> Result<Vec<usize>, FlowError> {
         let mut unsupported = Vec::new();
         for (index, tool) in tools.callable().iter().enumerate() {
             let grammar = Grammar::new(GrammarSpec::JsonSchema { schema: Value::Object(tool.schema()).to_string() });
             let verdict = match look {
                 Look::Read => GrammarStore::read(&grammar),
-                Look::Compile => examine(context, &grammar)?,
+                Look::Compile => examine(context, &grammar).await?,
             };
             let Err(error) = verdict else { continue };
             if tool.strict {
@@ -177,34 +179,40 @@ impl Wish<'_> {
 /// Compiles a grammar that a field asks for.
 ///
 /// # Errors
-/// 400: it is not supported, or over a bound. 503: there is no thread to compile it.
-fn compiled(context: ReadContext<'_>, spec: GrammarSpec, path: &str) -> Result<HeldGrammar, FlowError> {
-    compile(context, spec)?.map_err(|error| refused(&error, path))
+/// 400: it is not supported, or over a bound. 429 and 503: it cannot be compiled now.
+async fn compiled(context: ReadContext<'_>, spec: GrammarSpec, path: &str) -> Result<HeldGrammar, FlowError> {
+    compile(context, spec).await?.map_err(|error| refused(&error, path))
 }
 
 /// Compiles a grammar, unless it is here.
-fn compile(context: ReadContext<'_>, spec: GrammarSpec) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
+async fn compile(context: ReadContext<'_>, spec: GrammarSpec) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
     let grammar = Arc::new(Grammar::new(spec));
-    let store = &context.served().generator()?.grammars;
-    context.check()?;
-    let compiled = now(store.compile(&grammar))?;
-    Ok(compiled.map(|compiled| HeldGrammar::new(grammar, compiled)))
-}
-
-/// Finds out whether a grammar can be compiled.
-fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
-    let store = &context.served().generator()?.grammars;
-    context.check()?;
-    now(store.examine(grammar))
-}
-
-/// # Errors
-/// There is no thread or memory for it now.
-fn now<T>(compiled: Result<T, GrammarError>) -> Result<Result<T, GrammarError>, FlowError> {
-    match compiled {
-        Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
-        compiled => Ok(compiled),
+    if let Err(error) = examine(context, &grammar).await? {
+        return Ok(Err(error));
     }
+    let (store, compiles) = (context.served().generator()?.grammars.clone(), grammar.clone());
+    let bytes = if store.has(&grammar) { 0 } else { usize::MAX };
+    match off_thread(bytes, move || Ok(store.compile(&compiles))).await? {
+        Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
+        compiled => Ok(compiled.map(|compiled| HeldGrammar::new(grammar, compiled))),
+    }
+}
+
+/// Finds out whether a grammar can be compiled: where that may take all time and memory.
+async fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
+    let store = &context.served().generator()?.grammars;
+    if let Some(verdict) = store.verdict(grammar) {
+        return Ok(verdict);
+    }
+    let verdict = match context.try_grammar(grammar).await {
+        Ok(()) => Ok(()),
+        Err(FlowError::Read(ReadError::Grammar(error))) if error.fault != GrammarFault::Busy => Err(error),
+        Err(FlowError::Read(ReadError::Grammar(_))) => return Err(FlowError::Overloaded),
+        Err(FlowError::Read(error @ ReadError::Ended(..))) => Err(GrammarError::too_large(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    store.judge(grammar, &verdict);
+    Ok(verdict)
 }
 
 fn refused(error: &GrammarError, path: &str) -> FlowError {

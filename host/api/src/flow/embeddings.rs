@@ -9,7 +9,7 @@ use crate::flow::backend::EmbedBackend;
 use crate::flow::budget;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::{Incoming, kept_tokens};
-use crate::flow::read::{OneInput, inputs};
+use crate::flow::read::{OneInput, inputs, texts_of};
 use crate::flow::request::ReadContext;
 use crate::flow::vectors::{self, Computed, OverTexts, Tokens};
 use crate::wire::types::embeddings::{
@@ -59,11 +59,13 @@ impl OverTexts for EmbeddingRequest {
         self.timeout
     }
 
-    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, VectorFormat), FlowError> {
+    async fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, VectorFormat), FlowError> {
         let (embedder, vocabulary) = (context.served().embedder()?, &context.served().text()?.info.vocabulary);
         let kept = kept_tokens(self.truncate_prompt_tokens, embedder.input_tokens);
+        let inputs: Vec<_> = self.input.iter().flat_map(|input| inputs(input, INPUT)).collect();
+        let mut read = vectors::tokens_of(context, texts_of(&inputs)).await?.into_iter();
         let one = |(path, input): (String, OneInput<'_>)| match input {
-            OneInput::Text(text) => vectors::tokens_of(context, &path, text, kept),
+            OneInput::Text(_) => vectors::check(context, &path, read.next().unwrap_or_default(), kept),
             OneInput::Tokens(..) if !embedder.takes_ids => {
                 let why = "token ids are not taken, because clients send those of other vocabularies, where they are other words: \
                            send texts (LangChain: check_embedding_ctx_length=False), or set embed-token-ids of the model";
@@ -75,7 +77,7 @@ impl OverTexts for EmbeddingRequest {
         };
         let encoding = self.encoding_format.unwrap_or_default();
         let dimensions = dimensions(self.dimensions, embedder)?;
-        let tokens = self.input.iter().flat_map(|input| inputs(input, INPUT)).map(one).collect::<Result<_, _>>()?;
+        let tokens = inputs.into_iter().map(one).collect::<Result<_, _>>()?;
         Ok((tokens, VectorFormat { encoding, dimensions, user: settings::end_user([&None, &self.user]) }))
     }
 }
@@ -176,16 +178,19 @@ impl RankingFields {
     }
 
     /// The tokens of texts; of a longer document than the request allows, the first ones.
-    fn tokens(
+    async fn tokens(
         &self,
         context: ReadContext<'_>,
         (queries, documents): (&Texts<'_>, &Texts<'_>),
     ) -> Result<Vec<Tokens>, FlowError> {
         let kept = kept_tokens(self.truncate_prompt_tokens, context.served().embedder()?.input_tokens);
         let of_document = self.max_tokens_per_doc.map(Whole::get).into_iter().chain(kept).min();
-        let queries = queries.iter().map(|(path, text)| vectors::tokens_of(context, path, text, kept));
-        let documents = documents.iter().map(|(path, text)| vectors::tokens_of(context, path, text, of_document));
-        queries.chain(documents).collect()
+        let all = || queries.iter().map(|text| (text, kept)).chain(documents.iter().map(|text| (text, of_document)));
+        let texts = all().map(|((_, text), _)| (*text).to_owned()).collect();
+        let read = vectors::tokens_of(context, texts).await?;
+        let check =
+            |(((path, _), kept), tokens): ((&(String, &str), _), _)| vectors::check(context, path, tokens, kept);
+        all().zip(read).map(check).collect()
     }
 }
 
@@ -200,10 +205,10 @@ impl OverTexts for RerankRequest {
         self.common.timeout
     }
 
-    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, Ranking), FlowError> {
+    async fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, Ranking), FlowError> {
         let queries: Vec<_> = self.query.iter().map(|query| ("query".to_owned(), query.as_str())).collect();
         let documents = texts(&self.documents, "documents");
-        let tokens = self.common.tokens(context, (&queries, &documents))?;
+        let tokens = self.common.tokens(context, (&queries, &documents)).await?;
         let top_n = self.top_n.map_or(documents.len(), |top| top.get() as usize).min(documents.len());
         let told = || documents.iter().map(|(_, text)| (*text).to_owned()).collect();
         Ok((tokens, Ranking { documents: self.return_documents.unwrap_or(false).then(told), top_n }))
@@ -222,9 +227,9 @@ impl OverTexts for ScoreRequest {
         self.common.timeout
     }
 
-    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, usize), FlowError> {
+    async fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, usize), FlowError> {
         let (queries, documents) = self.pairs()?;
-        let tokens = self.common.tokens(context, (&queries, &documents))?;
+        let tokens = self.common.tokens(context, (&queries, &documents)).await?;
         Ok((tokens, queries.len()))
     }
 }

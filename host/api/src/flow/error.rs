@@ -7,6 +7,7 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{Fault, FaultKind, Refusal};
 use camshaft_core::quota::{Exceeded, Quota};
+use camshaft_reader::{ReadError, Stage};
 use tokio::task::JoinError;
 
 use crate::flow::budget::NoRoom;
@@ -46,16 +47,11 @@ pub(crate) enum FlowError {
     ContextLength { tokens: TokenCount, context: u32, param: &'static str },
     #[error("{param} has {tokens} tokens, this model takes at most {max}")]
     InputLength { tokens: TokenCount, max: u32, param: String },
-    #[error("the model's chat template cannot render these messages: {0}")]
-    Template(#[source] camshaft_template::CompileError),
-    #[error("the chat template of model {0:?} does not compile: it answers no chats, only completions")]
+    #[error("the chat template of model {0:?} cannot be used: it answers no chats, only completions")]
     NoTemplate(String),
-    #[error("rendering a chat with the model's chat template takes too long")]
-    TemplateStopped,
-    #[error("there is no memory for the stack on which a chat is rendered")]
-    TemplateStack(#[source] std::io::Error),
-    #[error("a chat template wrote invalid UTF-8")]
-    TemplateOutput(#[source] std::string::FromUtf8Error),
+    /// Of a template, a vocabulary or a grammar.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 
     #[error("{}", .0.message)]
     ValidatorRefused(Box<Refusal>),
@@ -225,9 +221,8 @@ impl FlowError {
             Self::InputLength { param, .. } => {
                 Answer::invalid(text()).code("context_length_exceeded").param(param.clone())
             }
-            Self::Template(_) => Answer::invalid(text()).param("messages".to_owned()),
             Self::NoTemplate(_) => Answer::unavailable("chat_template_invalid", text(), 1).retry(Retry::Never),
-            Self::TemplateStopped => Answer::unavailable("chat_template_stopped", text(), 1).retry(Retry::Never),
+            Self::Read(error) => read_answer(error),
             Self::ValidatorRefused(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
             Self::ValidatorFault(fault) if fault.kind == FaultKind::Exhausted => exhausted(),
             Self::ValidatorFault(_) | Self::Amendment { .. } => {
@@ -243,7 +238,7 @@ impl FlowError {
                 let answer = Answer::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorType::InvalidRequest, text());
                 answer.code("request_too_large")
             }
-            Self::Overloaded | Self::TemplateStack(_) | Self::NoRoom(NoRoom::Now) => {
+            Self::Overloaded | Self::NoRoom(NoRoom::Now) => {
                 Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
             }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
@@ -256,9 +251,7 @@ impl FlowError {
             | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::Renamed { source, names } => source.answer().renamed(names),
-            Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
-                Answer::internal("internal error", self)
-            }
+            Self::Task { .. } | Self::Serialize(_) => Answer::internal("internal error", self),
         }
     }
 }
@@ -327,6 +320,29 @@ fn quota_answer(exceeded: &Exceeded, message: String) -> Answer {
     };
     let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, message).code(code).retry(retry);
     answer.rejection(Rejection::Quota).standings(exceeded.standings)
+}
+
+/// Of what a reader could not read.
+fn read_answer(error: &ReadError) -> Answer {
+    let text = error.to_string();
+    match error {
+        ReadError::Field { field, .. } => Answer::invalid(text).param(field.clone()),
+        ReadError::Template(_) => Answer::invalid(text).param("messages".to_owned()),
+        // Whoever asks for a grammar says where it stands.
+        ReadError::Grammar(_) | ReadError::Ended(Stage::Grammar, _) => Answer::invalid(text),
+        ReadError::Ended(Stage::Template, _) => {
+            Answer::unavailable("chat_template_stopped", text, 1).retry(Retry::Never)
+        }
+        ReadError::Ended(Stage::Vocabulary, _) => {
+            Answer::unavailable("vocabulary_stopped", text, 1).retry(Retry::Never)
+        }
+        ReadError::GrammarsBusy => {
+            let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, text);
+            answer.code("grammars_busy").retry(Retry::After(1)).rejection(Rejection::Overloaded)
+        }
+        ReadError::Busy => Answer::unavailable("overloaded", text, 1).rejection(Rejection::Overloaded),
+        ReadError::Lost(_) => Answer::unavailable("reader_lost", text, 1),
+    }
 }
 
 fn quota_message(exceeded: &Exceeded) -> String {

@@ -7,12 +7,13 @@ use camshaft_core::policy::{
     BodyText, Endpoint, Marks, Priority, RequestContext, ValidateOutcome, ValidateRequest, Validation,
 };
 use camshaft_core::quota::Demand;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::flow::api::{self, ModelWish};
 use crate::flow::error::{AmendmentError, FlowError};
 use crate::flow::generation::RunningChoices;
-use crate::flow::incoming::{self, Incoming};
+use crate::flow::incoming::{self, Incoming, off_thread};
 use crate::flow::request::{GenerationRequest, ReadContext};
 use crate::flow::{answer, trace};
 use crate::wire::dialect::{AnswerFormat, Converted, Dialect, Served};
@@ -31,7 +32,8 @@ pub(crate) trait Generates: Fields + Send + Sync + 'static {
 
     /// # Errors
     /// 400 or 403: the model cannot do what is asked, or the caller may not.
-    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError>;
+    fn generation(&self, context: ReadContext<'_>)
+    -> impl Future<Output = Result<GenerationRequest, FlowError>> + Send;
 
     /// The model that it asks for.
     fn wish(&self) -> ModelWish<'_> {
@@ -82,8 +84,10 @@ async fn accept<B: Generates>(
     bytes: usize,
 ) -> Result<Accepted<GenerationRequest>, FlowError> {
     let target = incoming.target(&body.request.wish(), body.request.fields().timeout, bytes).await?;
-    let read = move |context: ReadContext<'_>, request: &B| Ok(asking(context, request.generation(context)?, dialect));
-    let mut accepted = ask_validators(incoming, &target, body, read).await?;
+    let mut accepted = ask_validators(incoming, &target, body, |context, body| {
+        Box::pin(async move { Ok(asking(context, body.request.generation(context).await?, dialect)) })
+    })
+    .await?;
     accepted.request.settings.timeout = accepted.request.settings.timeout.or(target.timeout);
     Ok(accepted)
 }
@@ -187,6 +191,9 @@ pub(crate) struct Accepted<R> {
     pub(crate) context: RequestContext,
 }
 
+/// What reads a body for its model.
+type Reading<'a, R> = BoxFuture<'a, Result<Asking<R>, FlowError>>;
+
 /// Reads a body for its model, and asks every validator in turn. An amended body is read again before the next validator sees it.
 ///
 /// # Errors
@@ -195,17 +202,14 @@ pub(crate) async fn ask_validators<B, R>(
     incoming: &mut Incoming,
     of: &incoming::Target,
     body: Arc<Body<B>>,
-    read: impl Fn(ReadContext<'_>, &B) -> Result<Asking<R>, FlowError> + Clone + Send + 'static,
+    read: impl for<'a> Fn(ReadContext<'a>, Arc<Body<B>>) -> Reading<'a, R> + Sync,
 ) -> Result<Accepted<R>, FlowError>
 where
     B: Fields + Send + Sync + 'static,
-    R: Send + 'static,
+    R: Send,
 {
-    let (mut body, first) = (body, read.clone());
-    let mut asking = {
-        let body = body.clone();
-        incoming.read(of, move |context| first(context, &body.request)).await?
-    };
+    let mut body = body;
+    let mut asking = incoming.read(of, read(incoming.context(of), body.clone())).await?;
     let policies = incoming.caller.policies.clone();
     // An amendment changes nothing of what they are chosen by.
     let target = asking.question.target();
@@ -220,7 +224,7 @@ where
         match outcome {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {
-                let amended = amend(incoming, of, (&body, patch), read.clone()).await;
+                let amended = amend(incoming, of, (&body, patch), &read).await;
                 let amended = amended.and_then(|(after, body)| match after.fixed == asking.fixed {
                     true => Ok((after, body)),
                     false => Err(AmendmentError::AnotherKind),
@@ -241,7 +245,7 @@ where
     }
     let Marks { attributes, priority } = marks;
     let kept = match policies.keeps_bodies() {
-        true => Some(incoming.read(of, move |_| Ok(body.to_json().into())).await?),
+        true => Some(off_thread(of.bytes, move || Ok(body.to_json().into())).await?),
         false => None,
     };
     Ok(Accepted { request: asking.request, priority, context: RequestContext { attributes, body: kept } })
@@ -252,23 +256,24 @@ async fn amend<B, R>(
     incoming: &mut Incoming,
     of: &incoming::Target,
     (body, patch): (&Arc<Body<B>>, String),
-    read: impl Fn(ReadContext<'_>, &B) -> Result<Asking<R>, FlowError> + Send + 'static,
+    read: impl for<'a> Fn(ReadContext<'a>, Arc<Body<B>>) -> Reading<'a, R> + Sync,
 ) -> Result<(Asking<R>, Arc<Body<B>>), AmendmentError>
 where
     B: Fields + Send + Sync + 'static,
-    R: Send + 'static,
+    R: Send,
 {
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });
     }
     // What validators have added waits, too.
     incoming.share.grow(read_bytes(&patch)).map_err(FlowError::from)?;
-    let body = body.clone();
-    let amended = incoming.read(of, move |context| {
+    let (body, its) = (body.clone(), of.found.served.model.id.clone());
+    let patched = off_thread(of.bytes, move || {
         let (before, body) = (body.member(MODEL), body.patched(&patch)?);
-        let (after, its) = (body.member(MODEL), &context.served().model.id);
-        let is_same = after == before || after.as_ref().and_then(Value::as_str) == Some(its);
-        Ok(if is_same { Some((read(context, &body.request)?, Arc::new(body))) } else { None })
+        let after = body.member(MODEL);
+        let is_same = after == before || after.as_ref().and_then(Value::as_str) == Some(&its);
+        Ok(is_same.then(|| Arc::new(body)))
     });
-    amended.await?.ok_or(AmendmentError::AnotherKind)
+    let body = patched.await?.ok_or(AmendmentError::AnotherKind)?;
+    Ok((incoming.read(of, read(incoming.context(of), body.clone())).await?, body))
 }

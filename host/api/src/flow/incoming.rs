@@ -12,12 +12,12 @@ use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
 use crate::flow::request::ReadContext;
-use crate::flow::{reading, trace};
+use crate::flow::trace;
 use crate::wire::read::{self, Body, Fields};
 use crate::wire::settings;
 use crate::wire::types::values::Whole;
 
-/// Bodies up to this are parsed on the task's own thread; longer ones, which may delay other connections, on one that may block.
+/// Bodies up to this are parsed on the task's own thread.
 const INLINE_BYTES: usize = 16 << 10;
 /// Bodies over this count against the caller's quota whatever becomes of them.
 const FREE_BYTES: usize = 2 << 10;
@@ -48,7 +48,7 @@ pub(crate) struct Target {
     /// When that passes, or the longest one allowed.
     deadline: Option<Instant>,
     /// Of the body.
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Incoming {
@@ -102,12 +102,8 @@ impl Incoming {
             grant.read(text.len());
         }
         self.share.grow(read::read_bytes(&text))?;
-        if text.len() <= INLINE_BYTES {
-            return parse(&text);
-        }
-        let share = self.take_share();
-        let parsing = tokio::task::spawn_blocking(move || (parse(&text), share)).await;
-        let (parsed, share) = parsing.map_err(|source| FlowError::Task { task: "parsing a request", source })?;
+        let (bytes, share) = (text.len(), self.take_share());
+        let (parsed, share) = off_thread(bytes, move || Ok((parse(&text), share))).await?;
         self.share = share;
         parsed
     }
@@ -162,28 +158,22 @@ impl Incoming {
         Ok(Target { found: Arc::new(found), timeout, deadline, bytes })
     }
 
-    /// Runs `read` for the model when it is the tenant's turn, on a thread that may block, so that it delays neither other connections
-    /// nor other tenants; if the client leaves, `read` stops at its next check.
+    /// What a request is read in for its model.
+    pub(crate) fn context<'a>(&'a self, target: &'a Target) -> ReadContext<'a> {
+        ReadContext { api: &self.api, caller: &self.caller, found: &target.found, bytes: target.bytes }
+    }
+
+    /// Waits for what reads the request.
     ///
     /// # Errors
-    /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the deadline.
-    pub(crate) async fn read<T: Send + 'static>(
-        &mut self,
+    /// Those of `reading`; 504 after the deadline.
+    pub(crate) async fn read<T>(
+        &self,
         target: &Target,
-        read: impl FnOnce(ReadContext<'_>) -> Result<T, FlowError> + Send + 'static,
+        reading: impl Future<Output = Result<T, FlowError>>,
     ) -> Result<T, FlowError> {
-        let (found, bytes) = (target.found.clone(), target.bytes);
-        let permits = &found.served.read_permits;
-        let permit = within(target.deadline, permits.take(&self.caller.principal.tenant, bytes)).await??;
-        let (share, api, caller) = (self.take_share(), self.api.clone(), self.caller.clone());
-        let read = {
-            let found = found.clone();
-            move |reading: &reading::Reading| read(ReadContext { api: &api, caller: &caller, found: &found, reading })
-        };
-        let _span = (bytes > INLINE_BYTES).then(|| trace::tokenize(self.exchange.span()));
-        let (read, share) = within(target.deadline, reading::run(permit, share, bytes, read)).await??;
-        self.share = share;
-        Ok(read)
+        let _span = (target.bytes > INLINE_BYTES).then(|| trace::tokenize(self.exchange.span()));
+        within(target.deadline, reading).await?
     }
 
     /// Waits for `work`, no longer than the request may take.
@@ -198,6 +188,22 @@ impl Incoming {
         let empty = self.api.budget.share(&self.caller.principal.tenant);
         std::mem::replace(&mut self.share, empty)
     }
+}
+
+/// Does what takes as long as a body of `bytes` is: on the task's own thread, or, where that would delay other connections, on one that
+/// may block.
+///
+/// # Errors
+/// Those of `act`.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    bytes: usize,
+    act: impl FnOnce() -> Result<T, FlowError> + Send + 'static,
+) -> Result<T, FlowError> {
+    if bytes <= INLINE_BYTES {
+        return act();
+    }
+    let acting = tokio::task::spawn_blocking(act).await;
+    acting.map_err(|source| FlowError::Task { task: "reading a request", source })?
 }
 
 /// How much is kept of a text for embeddings: `None`, all of it. -1: as much as the model takes.

@@ -1,6 +1,8 @@
 //! How a model's answers have tool calls and thinking: the notation of its family, and which of its control tokens spell that.
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use camshaft_core::engine::ModelInfo;
 use camshaft_core::family::description::{Family, ThinkingState};
 use camshaft_core::family::detect::Chosen;
 use camshaft_core::ids::Token;
@@ -27,14 +29,26 @@ pub(crate) struct Notation {
     nine_letter_ids: bool,
 }
 
+/// Texts whose tokens are to be known of a model that generates. `family`: the one that the operator names.
+pub fn markers(family: Option<&'static Family>, info: &ModelInfo) -> Vec<String> {
+    let template = info.templates().unwrap_or_default();
+    let Chosen { family, .. } = Chosen::new(family, Some(&template));
+    let thinking = family.thinking.as_ref().map(|of| of.end.trim_ascii());
+    family.special.iter().chain(family.stops).copied().chain(thinking).map(str::to_owned).collect()
+}
+
 impl Notation {
     /// `family`: the one that the operator names; else the one that the chat template shows.
     pub(crate) fn new(family: Option<&'static Family>, text: &TextModel, nine_letter_ids: bool) -> Self {
         let template = text.info.templates().unwrap_or_default();
         let Chosen { family, contradicted } = Chosen::new(family, Some(&template));
         let mentioned = |marker: &str| template.contains(marker.trim());
+        let asked = markers(Some(family), &text.info);
+        let spelled: HashMap<&str, &[Token]> =
+            asked.iter().map(String::as_str).zip(text.reader.facts().markers.iter().map(Vec::as_slice)).collect();
+        let tokens = |marker: &str| spelled.get(marker).copied().unwrap_or_default();
         let control = |marker: &str| {
-            let [token] = text.tokenizer.tokenize(marker, false, true)[..] else { return None };
+            let &[token] = tokens(marker) else { return None };
             // What adds text by itself is text to a grammar, too.
             text.info.vocabulary.token_bytes(token).is_some_and(<[u8]>::is_empty).then_some(token)
         };
@@ -45,9 +59,10 @@ impl Notation {
             shown: family.special.iter().filter_map(shown).collect(),
             stops: family.stops.iter().filter_map(|stop| control(stop)).collect(),
             thinks: family.thinking.as_ref().is_some_and(|of| mentioned(of.begin) || mentioned(of.end)),
-            close: family.thinking.as_ref().map_or_else(Vec::new, |of| {
-                text.tokenizer.tokenize(of.end.trim_ascii(), false, true).into_iter().map(|token| token.0).collect()
-            }),
+            close: family
+                .thinking
+                .as_ref()
+                .map_or_else(Vec::new, |of| tokens(of.end.trim_ascii()).iter().map(|token| token.0).collect()),
             nine_letter_ids,
         }
     }

@@ -1,5 +1,5 @@
 //! Serves a prediction: reads tensors, validates, has the model compute them and answers with tensors.
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -17,8 +17,7 @@ use crate::flow::budget::{self, Share};
 use crate::flow::catalog::Served;
 use crate::flow::error::FlowError;
 use crate::flow::generate::{self, Accepted, Asking};
-use crate::flow::incoming::Incoming;
-use crate::flow::request::ReadContext;
+use crate::flow::incoming::{Incoming, off_thread};
 use crate::flow::trace;
 use crate::flow::vectors::{self, Asked};
 use crate::wire::echo::Shown;
@@ -164,25 +163,24 @@ async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) ->
     let (name, timeout) = (named.clone(), body.request.timeout(max_timeout)?.or(from_header));
     let find = || incoming.api.model_of_kind(name.as_deref(), ModelKind::Predict, &incoming.caller);
     let target = incoming.target_by(find, timeout, bytes).await?;
+    let (body, served) = (Arc::new(body), target.found.served.clone());
     // Validators see shapes, not numbers: they cannot write others.
-    let first: Arc<OnceLock<Rows>> = Arc::default();
-    let read = move |context: ReadContext<'_>, request: &B| {
-        let served = context.served().clone();
-        let predictor = served.predictor()?;
-        let rows = match first.get() {
-            Some(rows) => rows.clone(),
-            None => {
-                let rows = rows(predictor, request.tensors(&tail)?)?;
-                first.get_or_init(|| rows).clone()
-            }
-        };
-        let form = request.form(predictor)?;
-        let question = generate::question(context, Endpoint::Prediction, rows.rows.into(), 0);
-        let request_of = Checked { served, rows, form, timeout: request.timeout(max_timeout)? };
-        Ok(Asking { request: request_of, question, fixed: request.seen() })
-    };
-    let Accepted { request, priority, .. } =
-        generate::ask_validators(&mut incoming, &target, Arc::new(body), read).await?;
+    let rows = off_thread(bytes + tail.len(), {
+        let body = body.clone();
+        move || rows(served.predictor()?, body.request.tensors(&tail)?)
+    });
+    let rows = incoming.read(&target, rows).await?;
+    let asked = generate::ask_validators(&mut incoming, &target, body, |context, body| {
+        let (rows, served) = (rows.clone(), context.served().clone());
+        Box::pin(async move {
+            let form = body.request.form(served.predictor()?)?;
+            let question = generate::question(context, Endpoint::Prediction, rows.rows.into(), 0);
+            let request = Checked { served, rows, form, timeout: body.request.timeout(max_timeout)? };
+            let fixed = off_thread(context.bytes, move || Ok(body.request.seen())).await?;
+            Ok(Asking { request, question, fixed })
+        })
+    });
+    let Accepted { request, priority, .. } = asked.await?;
     drop(span);
     let Checked { served, rows, form, timeout: own, .. } = request;
     let timeout = own.or(timeout);

@@ -4,16 +4,16 @@ use std::borrow::Cow;
 use camshaft_core::family::description::ThinkingState;
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use camshaft_template::Conversation;
+use camshaft_reader::{Chat, Ending, Rendered};
+use camshaft_template::Written;
 use serde_json::{Map, Value};
 
 use crate::flow::constrain;
-use crate::flow::error::FlowError;
+use crate::flow::error::{FlowError, readable};
 use crate::flow::generate::Generates;
-use crate::flow::prompt::{self, Rendered};
 use crate::flow::request::{Endpoint, GenerationRequest, ReadContext};
 use crate::wire::error::RequestError;
-use crate::wire::messages::{self, Ending};
+use crate::wire::messages;
 use crate::wire::tools::WantedTools;
 use crate::wire::types::chat::ChatRequest;
 use crate::wire::types::completions::CompletionRequest;
@@ -33,11 +33,12 @@ impl Generates for ChatRequest {
         false
     }
 
-    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+    async fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
         let (served, mut request) = (context.served(), context.begin(&self.generation, Endpoint::Chat, false)?);
         let format = format::read(&self.generation)?;
         let most = context.most_read(&request.settings)?;
-        let ChatPrompt { rendered: Rendered { tokens, text: rendered }, tools, ending } = render(context, self, most)?;
+        let ChatPrompt { rendered, tools, ending } = render(context, self, most, false).await?;
+        let Rendered { tokens, text: rendered } = rendered;
         request.prompts.push(context.prompt(tokens, &request.settings, MESSAGES)?);
         let thinking = match ending {
             Ending::Open => ThinkingState::Off,
@@ -46,7 +47,7 @@ impl Generates for ChatRequest {
                 served.notation()?.thinking_after(&rendered, held)
             }
         };
-        request.form = constrain::chat(context, (&tools, format), thinking)?;
+        request.form = constrain::chat(context, (&tools, format), thinking).await?;
         request.form.thinking_budget =
             self.thinking_tokens().and_then(|tokens| served.notation().ok()?.budget(tokens, thinking));
         let top = self.top_logprobs.map_or(0, Whole::get);
@@ -69,22 +70,26 @@ pub(crate) struct ChatPrompt {
 }
 
 /// The prompt of a chat, for every endpoint that reads one; of one that has many more tokens than `most`, only about as many.
+/// `whole_text`: of the prompt, not only its end.
 ///
 /// # Errors
 /// 400: a message or a tool is not supported, or the template refuses them.
-pub(crate) fn render(context: ReadContext<'_>, request: &ChatRequest, most: u32) -> Result<ChatPrompt, FlowError> {
+pub(crate) async fn render(
+    context: ReadContext<'_>,
+    request: &ChatRequest,
+    most: u32,
+    whole_text: bool,
+) -> Result<ChatPrompt, FlowError> {
     let served = context.served();
     let messages = messages::read(request)?;
     let tools = WantedTools::read(request)?;
-    let ending = Ending::read(request, &messages)?;
-    let variables = variables(request);
-    context.check()?;
+    let ending = messages::ending(request, &messages)?;
+    let variables = variables(request).into_owned();
     let (template, family) = (served.template()?, served.notation()?.family);
-    let written = template.template.write(messages, &tools.shown, &tools.tools, family);
-    let chat = Conversation { messages: &written.messages, tools: &written.tools, variables: &variables };
-    let render = |chat: Conversation<'_>| template.render(written.has_tools, chat, context.reading);
-    let rendered = prompt::render(served.text()?, (chat, ending), most, context.reading, &render)?;
-    Ok(ChatPrompt { rendered, tools, ending })
+    let Written { messages, tools: shown, has_tools } = template.write(messages, &tools.shown, &tools.tools, family);
+    let most = readable(most);
+    let chat = Chat { messages, tools: shown, variables, has_tools, ending, most, whole_text };
+    Ok(ChatPrompt { rendered: context.chat(chat).await?, tools, ending })
 }
 
 /// Further variables for the chat template: those of `chat_template_kwargs`, and what templates know of `reasoning_effort`.
@@ -114,20 +119,21 @@ impl Generates for CompletionRequest {
         self.prompt.as_ref().is_some_and(|prompt| prompt.has_ids())
     }
 
-    fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
+    async fn generation(&self, context: ReadContext<'_>) -> Result<GenerationRequest, FlowError> {
         let echo = self.echo.unwrap_or(false);
         let mut request = context.begin(&self.generation, Endpoint::Completion, echo)?;
-        request.form = constrain::text(context, format::read(&self.generation)?)?;
+        request.form = constrain::text(context, format::read(&self.generation)?).await?;
         // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
         // wants control tokens sends token ids.
         let parse_special = self.parse_special.unwrap_or(false);
         let vocabulary = request.vocabulary.clone();
-        let gap = suffix(context, self)?;
+        let gap = suffix(context, self).await?;
         let most = context.most_read(&request.settings)?;
-        for (_, input) in self.prompt.iter().flat_map(|prompt| inputs(prompt, PROMPT)) {
-            context.check()?;
+        let inputs: Vec<_> = self.prompt.iter().flat_map(|prompt| inputs(prompt, PROMPT)).collect();
+        let mut read = context.tokenize((texts_of(&inputs), parse_special), most).await?.into_iter();
+        for (_, input) in inputs {
             let (mut tokens, text) = match input {
-                OneInput::Text(text) => (context.tokenize((text, parse_special), most)?, Some(text)),
+                OneInput::Text(text) => (read.next().unwrap_or_default(), Some(text)),
                 OneInput::Tokens(ids, path) => (settings::tokens(ids, &path, vocabulary.size())?, None),
             };
             if let Some(gap) = &gap {
@@ -168,6 +174,15 @@ pub(crate) fn inputs<'a>(input: &'a Input, name: &str) -> Vec<(String, OneInput<
     }
 }
 
+/// The texts among them.
+pub(crate) fn texts_of(inputs: &[(String, OneInput<'_>)]) -> Vec<String> {
+    let text = |(_, input): &(String, OneInput<'_>)| match input {
+        OneInput::Text(text) => Some((*text).to_owned()),
+        OneInput::Tokens(..) => None,
+    };
+    inputs.iter().filter_map(text).collect()
+}
+
 /// The text of tokens. Replaces bytes that are not UTF-8.
 pub(crate) fn text_of(vocabulary: &Vocabulary, tokens: &[Token]) -> String {
     let bytes: Vec<u8> =
@@ -201,7 +216,7 @@ impl Gap {
 ///
 /// # Errors
 /// 400 for a model without tokens for a gap, and beside fields that speak of the prompt as one text.
-fn suffix(context: ReadContext<'_>, request: &CompletionRequest) -> Result<Option<Gap>, FlowError> {
+async fn suffix(context: ReadContext<'_>, request: &CompletionRequest) -> Result<Option<Gap>, FlowError> {
     let Some(text) = request.suffix.as_ref().filter(|text| !text.is_empty()) else { return Ok(None) };
     let info = &context.served().text()?.info;
     let Some(infill) = info.infill else {
@@ -215,10 +230,11 @@ fn suffix(context: ReadContext<'_>, request: &CompletionRequest) -> Result<Optio
     if let Some((name, _)) = beside.into_iter().find(|(_, is_set)| *is_set) {
         return Err(RequestError::field(SUFFIX, format!("suffix may not be set together with {name}")).into());
     }
-    let mut begin = context.tokenize(("", false), info.context_tokens)?;
+    let texts = vec![String::new(), text.clone()];
+    let mut read = context.tokenize((texts, false), info.context_tokens).await?.into_iter();
+    let (mut begin, after) = (read.next().unwrap_or_default(), read.next().unwrap_or_default());
     let own = begin.len();
     begin.push(infill.prefix);
-    let after = context.tokenize((text, false), info.context_tokens)?;
     let after = after.strip_prefix(&begin[..own]).unwrap_or(&after);
     let end = [&[infill.suffix][..], after, &[infill.middle]].concat();
     Ok(Some(Gap { begin, own, end }))

@@ -1,11 +1,13 @@
 //! A checked generation request, and the context in which a request is read for its model: the server's bounds, the caller, and who waits.
 use std::sync::Arc;
 
-use camshaft_core::engine::Encode;
+use camshaft_core::engine::Encoded;
+use camshaft_core::grammar::Grammar;
 use camshaft_core::ids::Token;
 use camshaft_core::limits;
 use camshaft_core::policy::{self, Target};
 use camshaft_core::vocabulary::Vocabulary;
+use camshaft_reader::{Answer, Asker, Chat, ReadError, Rendered, Task, Texts};
 
 use crate::flow::adapters::{self, Adapter, ChosenAdapters};
 use crate::flow::api::{Api, ApiLimits, Caller, Found};
@@ -13,7 +15,6 @@ use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::catalog::Served;
 use crate::flow::constrain::AnswerForm;
 use crate::flow::error::{FlowError, TokenCount, readable};
-use crate::flow::reading::Reading;
 use crate::wire::settings::{Bounds, GenerationSettings, Truncate};
 use crate::wire::types::generation::{GenerationFields, LoraEntry};
 
@@ -131,7 +132,8 @@ pub(crate) struct ReadContext<'a> {
     pub(crate) api: &'a Api,
     pub(crate) caller: &'a Caller,
     pub(crate) found: &'a Found,
-    pub(crate) reading: &'a Reading,
+    /// Of the body.
+    pub(crate) bytes: usize,
 }
 
 impl<'a> ReadContext<'a> {
@@ -140,25 +142,53 @@ impl<'a> ReadContext<'a> {
         &self.found.served
     }
 
-    /// Asks before each long piece of work whether anybody still waits for it.
+    /// The prompt of a chat.
     ///
     /// # Errors
-    /// The client has left. Nobody reads the error.
-    pub(crate) fn check(&self) -> Result<(), FlowError> {
-        match self.reading.is_abandoned() {
-            true => Err(FlowError::Cancelled),
-            false => Ok(()),
+    /// 400: the template refuses the messages, or fails on them. 503: nobody can read it now.
+    pub(crate) async fn chat(&self, chat: Chat) -> Result<Rendered, FlowError> {
+        match self.read(Task::Chat(Box::new(chat))).await? {
+            Answer::Chat(rendered) => Ok(rendered),
+            _ => Err(another_answer()),
         }
     }
 
-    /// The tokens of a text, as long as somebody waits for them. Of one that has more than [`readable`] of `most`, about as many.
+    /// The tokens of texts, one list for each.
     ///
     /// # Errors
-    /// The client has left.
-    pub(crate) fn tokenize(&self, (text, parse_special): (&str, bool), most: u32) -> Result<Vec<Token>, FlowError> {
-        let (abandoned, most) = (Some(self.reading.abandoned()), readable(most));
-        let encode = Encode { add_special: true, parse_special, abandoned, most, ..Encode::of(text) };
-        self.served().text()?.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
+    /// 503: nobody can read them now.
+    pub(crate) async fn encode(&self, texts: Texts) -> Result<Vec<Encoded>, FlowError> {
+        let count = texts.texts.len();
+        match self.read(Task::Texts(texts)).await? {
+            Answer::Texts(encoded) if encoded.len() == count => Ok(encoded),
+            _ => Err(another_answer()),
+        }
+    }
+
+    /// The tokens of prompts, with what the model expects around each. Of one that has more than [`readable`] of `most`, about as many.
+    ///
+    /// # Errors
+    /// As [`ReadContext::encode`].
+    pub(crate) async fn tokenize(
+        &self,
+        (texts, parse_special): (Vec<String>, bool),
+        most: u32,
+    ) -> Result<Vec<Vec<Token>>, FlowError> {
+        let texts = Texts { texts, add_special: true, parse_special, offsets: false, most: readable(most) };
+        Ok(self.encode(texts).await?.into_iter().map(|encoded| encoded.tokens).collect())
+    }
+
+    /// Finds out whether a grammar can be compiled.
+    ///
+    /// # Errors
+    /// It cannot, or nobody can find out now.
+    pub(crate) async fn try_grammar(&self, grammar: &Grammar) -> Result<(), FlowError> {
+        self.read(Task::Grammar(Box::new(grammar.clone()))).await.map(drop)
+    }
+
+    async fn read(&self, task: Task) -> Result<Answer, FlowError> {
+        let asker = Asker { tenant: &self.caller.principal.tenant, bytes: self.bytes };
+        Ok(self.served().text()?.reader.read(asker, task).await?)
     }
 
     /// A request with all but its prompts and what its answers look like. `echo`: it may be about its prompt alone.
@@ -253,6 +283,10 @@ impl<'a> ReadContext<'a> {
         }
         Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })
     }
+}
+
+fn another_answer() -> FlowError {
+    ReadError::Lost("it answered something else".to_owned()).into()
 }
 
 /// What a request is computed under: the adapter in the model's name, as the client has it, or those in `lora`.

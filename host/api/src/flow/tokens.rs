@@ -7,11 +7,12 @@ use axum::Json;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use camshaft_core::engine::{Encode, Encoded};
+use camshaft_core::engine::Encoded;
 use camshaft_core::ids::{SessionId, Token};
 use camshaft_core::message::OpenSession;
 use camshaft_core::segments::Namespace;
 use camshaft_core::vocabulary::Offsets;
+use camshaft_reader::{Rendered, Texts};
 use crossbeam_channel::TrySendError;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -24,7 +25,6 @@ use crate::flow::catalog::Served;
 use crate::flow::error::{FlowError, TokenCount};
 use crate::flow::generate::Generates;
 use crate::flow::incoming::Incoming;
-use crate::flow::prompt::Rendered;
 use crate::flow::read::{self, MESSAGES, text_of};
 use crate::flow::request::{self, ReadContext};
 use crate::wire::dialect::{self, Converted};
@@ -53,15 +53,12 @@ pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowErr
     let TokenizeRequest { model, text, add_special, parse_special } = incoming.body().await?.request;
     let wish = ModelWish { name: model.as_deref(), ..ModelWish::default() };
     let target = incoming.target(&wish, None, bytes).await?;
-    let done = incoming.read(&target, move |context| {
-        let (add_special, parse_special) = (add_special.unwrap_or(false), parse_special.unwrap_or(false));
-        let (abandoned, text) = (Some(context.reading.abandoned()), text.unwrap_or_default());
-        let encode = Encode { add_special, parse_special, offsets: true, abandoned, ..Encode::of(&text) };
-        let encoded = context.served().text()?.tokenizer.encode(encode);
-        let Encoded { tokens, offsets } = encoded.ok_or(FlowError::Cancelled)?;
-        Ok(Tokenized { tokens, offsets })
-    });
-    let done = done.await?;
+    let (add_special, parse_special) = (add_special.unwrap_or(false), parse_special.unwrap_or(false));
+    let texts = vec![text.unwrap_or_default()];
+    let texts = Texts { texts, add_special, parse_special, offsets: true, most: usize::MAX };
+    let mut read = incoming.read(&target, incoming.context(&target).encode(texts)).await?;
+    let Encoded { tokens, offsets } = read.pop().unwrap_or_default();
+    let done = Tokenized { tokens, offsets };
     incoming.spend(done.tokens.len() as u64)?;
     incoming.share.grow(done.tokens.len() * TOKENIZED_BYTES)?;
     budget::rendered(incoming.share, move |share| Ok(respond(done, share))).await
@@ -229,14 +226,14 @@ async fn count<T: Serialize>(
 async fn render(incoming: &mut Incoming, body: Arc<Body<ChatRequest>>, bytes: usize) -> Result<Rendered, FlowError> {
     let wish = ModelWish { falls_back: false, ..body.request.wish() };
     let target = incoming.target(&wish, body.request.generation.timeout, bytes).await?;
-    incoming.read(&target, move |context| read(context, &body.request)).await
+    incoming.read(&target, read(incoming.context(&target), &body.request)).await
 }
 
-fn read(context: ReadContext<'_>, request: &ChatRequest) -> Result<Rendered, FlowError> {
+async fn read(context: ReadContext<'_>, request: &ChatRequest) -> Result<Rendered, FlowError> {
     let served = context.served();
     served.pool()?;
     let most = served.text()?.info.context_tokens;
-    let rendered = read::render(context, request, most)?.rendered;
+    let rendered = read::render(context, request, most, true).await?.rendered;
     let tokens = TokenCount::of(rendered.tokens.len(), most);
     match tokens {
         TokenCount::Exactly(_) => Ok(rendered),

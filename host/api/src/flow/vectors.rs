@@ -65,7 +65,10 @@ pub(crate) trait OverTexts: Fields + Send + Sync + 'static {
     ///
     /// # Errors
     /// 400: a text is empty, or longer than the model takes.
-    fn read(&self, context: ReadContext<'_>) -> Result<(Vec<Tokens>, Self::More), FlowError>;
+    fn read(
+        &self,
+        context: ReadContext<'_>,
+    ) -> impl Future<Output = Result<(Vec<Tokens>, Self::More), FlowError>> + Send;
 }
 
 /// Reads a request and asks the validators.
@@ -77,16 +80,18 @@ pub(crate) async fn accept<B: OverTexts>(incoming: &mut Incoming) -> Result<Read
     let bytes = incoming.text.len();
     let body = Arc::new(incoming.body::<B>().await?);
     let target = incoming.target(&body.request.wish(), body.request.timeout(), bytes).await?;
-    let read = |context: ReadContext<'_>, request: &B| {
-        context.served().embedder()?;
-        let (inputs, more) = request.read(context)?;
-        let timeout = settings::timeout(request.timeout(), context.api.limits().max_timeout)?;
-        let longest = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        let question = generate::question(context, Endpoint::Embedding, cost(&inputs), longest);
-        let request = TextsRequest { served: context.served().clone(), inputs, timeout, more };
-        Ok(Asking { request, question, fixed: Vec::new() })
-    };
-    let mut accepted = generate::ask_validators(incoming, &target, body, read).await?;
+    let mut accepted = generate::ask_validators(incoming, &target, body, |context, body| {
+        Box::pin(async move {
+            context.served().embedder()?;
+            let (inputs, more) = body.request.read(context).await?;
+            let timeout = settings::timeout(body.request.timeout(), context.api.limits().max_timeout)?;
+            let longest = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
+            let question = generate::question(context, Endpoint::Embedding, cost(&inputs), longest);
+            let request = TextsRequest { served: context.served().clone(), inputs, timeout, more };
+            Ok(Asking { request, question, fixed: Vec::new() })
+        })
+    })
+    .await?;
     accepted.request.timeout = accepted.request.timeout.or(target.timeout);
     drop(span);
     Ok(Ready { accepted })
@@ -123,23 +128,15 @@ impl<T> Ready<T> {
     }
 }
 
-/// The tokens of a text, which the body has at `path`; of a longer one than `kept`, the first so many.
+/// The tokens of texts, which are not checked yet. The spelling of a special token stays text, and a text without anything has none.
 ///
 /// # Errors
-/// 400: the model embeds nothing, or the text is empty or longer than the embedder takes.
-pub(crate) fn tokens_of(
-    context: ReadContext<'_>,
-    path: &str,
-    text: &str,
-    kept: Option<u32>,
-) -> Result<Arc<[Token]>, FlowError> {
-    context.check()?;
-    let tokens = match text.is_empty() {
-        true => Vec::new(),
-        // The spelling of a special token stays text.
-        false => context.tokenize((text, false), context.served().embedder()?.input_tokens)?,
-    };
-    check(context, path, tokens, kept)
+/// 400: the model embeds nothing.
+pub(crate) async fn tokens_of(context: ReadContext<'_>, texts: Vec<String>) -> Result<Vec<Vec<Token>>, FlowError> {
+    let empty: Vec<bool> = texts.iter().map(String::is_empty).collect();
+    let mut read = context.tokenize((texts, false), context.served().embedder()?.input_tokens).await?;
+    read.iter_mut().zip(empty).filter(|(_, is_empty)| *is_empty).for_each(|(tokens, _)| tokens.clear());
+    Ok(read)
 }
 
 /// # Errors
@@ -150,7 +147,6 @@ pub(crate) fn check(
     mut tokens: Vec<Token>,
     kept: Option<u32>,
 ) -> Result<Arc<[Token]>, FlowError> {
-    context.check()?;
     let max = context.served().embedder()?.input_tokens;
     if let Some(kept) = kept {
         tokens.truncate(kept as usize);

@@ -1,4 +1,5 @@
 //! Reads the messages of a chat request.
+use camshaft_reader::Ending;
 use camshaft_template::{CalledFunction, Message, Role, ToolCall};
 use serde_json::{Map, Value};
 
@@ -10,36 +11,22 @@ use crate::wire::types::values::{TextOrList, TextOrObject};
 const CONTINUE: &str = "continue_final_message";
 const GENERATION_PROMPT: &str = "add_generation_prompt";
 
-/// What the prompt of a conversation ends with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// The beginning of the assistant's next message.
-    #[default]
-    Next,
-    /// The end of the last message.
-    Last,
-    /// The text of the last message, which goes on.
-    Open,
-}
-
-impl Ending {
-    /// Reads `add_generation_prompt` and `continue_final_message`.
-    ///
-    /// # Errors
-    /// 400: both are true, or the last message is none of the assistant's with a text that could go on.
-    pub(crate) fn read(request: &ChatRequest, messages: &[Message]) -> Result<Self, RequestError> {
-        let goes_on = request.continue_final_message.unwrap_or(false);
-        let begins = request.add_generation_prompt;
-        let refuse = |why: &str| Err(RequestError::field(CONTINUE, format!("{CONTINUE} {why}")));
-        match (goes_on, begins) {
-            (false, None | Some(true)) => Ok(Self::Next),
-            (false, Some(false)) => Ok(Self::Last),
-            (true, Some(true)) => refuse(&format!("and {GENERATION_PROMPT} may not both be true")),
-            (true, None | Some(false)) => match messages.last() {
-                Some(last) if last.role == Role::Assistant && !last.text().trim().is_empty() => Ok(Self::Open),
-                _ => refuse("needs a last message of the assistant with a text"),
-            },
-        }
+/// Reads `add_generation_prompt` and `continue_final_message`.
+///
+/// # Errors
+/// 400: both are true, or the last message is none of the assistant's with a text that could go on.
+pub(crate) fn ending(request: &ChatRequest, messages: &[Message]) -> Result<Ending, RequestError> {
+    let goes_on = request.continue_final_message.unwrap_or(false);
+    let begins = request.add_generation_prompt;
+    let refuse = |why: &str| Err(RequestError::field(CONTINUE, format!("{CONTINUE} {why}")));
+    match (goes_on, begins) {
+        (false, None | Some(true)) => Ok(Ending::Next),
+        (false, Some(false)) => Ok(Ending::Last),
+        (true, Some(true)) => refuse(&format!("and {GENERATION_PROMPT} may not both be true")),
+        (true, None | Some(false)) => match messages.last() {
+            Some(last) if last.role == Role::Assistant && !last.text().trim().is_empty() => Ok(Ending::Open),
+            _ => refuse("needs a last message of the assistant with a text"),
+        },
     }
 }
 

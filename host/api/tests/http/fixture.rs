@@ -79,7 +79,7 @@ struct Bytes {
 }
 
 impl Tokenizer for Bytes {
-    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+    fn encode(&self, encode: Encode<'_>) -> Encoded {
         let Encode { text, add_special, parse_special, .. } = encode;
         if text.starts_with(HELD) {
             self.hold.pass();
@@ -97,7 +97,7 @@ impl Tokenizer for Bytes {
             };
             offsets.push((start, (text.len() - rest.len()) as u32));
         }
-        Some(Encoded { tokens, offsets: encode.offsets.then_some(offsets) })
+        Encoded { tokens, offsets: encode.offsets.then_some(offsets) }
     }
 }
 
@@ -293,6 +293,17 @@ fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
     let health = ModelHealth::default();
     health.worker().up();
     let FamilyName(family) = family.parse().unwrap();
+    let grammars = Arc::new(GrammarStore::new(info().vocabulary));
+    let text = |id: &str| {
+        let nine = if family.name.starts_with("mistral") { NINE } else { "" };
+        let info = ModelInfo {
+            infill: (id != "demo").then_some(INFILL),
+            chat_template: Some(format!("{nine}{TEMPLATE}")),
+            ..info()
+        };
+        let named = (id == "demo").then_some(family);
+        TextModel::local(info, Arc::new(Bytes { hold: hold.clone() }), grammars.clone(), named)
+    };
     let model = |id: &str| Model {
         id: id.into(),
         naming: Naming::of(id),
@@ -302,18 +313,8 @@ fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
             sampling: if id == "demo" { sampling.clone() } else { Default::default() },
             adapters: if id == "demo" { adapters.clone() } else { Arc::default() },
             family: (id == "demo").then_some(family),
-            grammars: Arc::new(GrammarStore::new(info().vocabulary)),
-            text: TextModel {
-                info: ModelInfo {
-                    infill: (id != "demo").then_some(INFILL),
-                    chat_template: Some(format!(
-                        "{}{TEMPLATE}",
-                        if family.name.starts_with("mistral") { NINE } else { "" }
-                    )),
-                    ..info()
-                },
-                tokenizer: Arc::new(Bytes { hold: hold.clone() }),
-            },
+            text: text(id),
+            grammars: grammars.clone(),
             pool: pool.sender.clone(),
             accepts: Arc::new(AtomicBool::new(true)),
         }),
@@ -366,9 +367,10 @@ impl Reply {
     }
 }
 
-/// The tokenizer of a model with this [`info`].
-pub(crate) fn tokenizer() -> Arc<dyn Tokenizer> {
-    Arc::new(Bytes { hold: Arc::default() })
+/// A model with this [`info`], of this kind.
+pub(crate) fn text(kind: ModelKind) -> TextModel {
+    let grammars = Arc::new(GrammarStore::new(info().vocabulary));
+    TextModel::local(ModelInfo { kind, ..info() }, Arc::new(Bytes { hold: Arc::default() }), grammars, None)
 }
 
 pub(crate) fn info() -> ModelInfo {

@@ -9,7 +9,7 @@ use futures_util::stream;
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::fixture::{HELD, LIMITS, Server, chat_body, request};
+use crate::fixture::{LIMITS, Server, chat_body, request};
 use crate::policies::Rules;
 use crate::pool::{Step, hello};
 
@@ -71,40 +71,6 @@ async fn a_silent_body_has_its_usual_time_while_there_is_room() {
     assert!(!waiting.is_finished());
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(waiting.await.unwrap().unwrap().status(), 408);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn regression_a_body_that_is_read_holds_its_memory_after_its_client_has_left() {
-    let server = small(160 << 10);
-    let text = format!("{HELD}{}", "x".repeat(18 << 10));
-    let body = json!({"model": "demo", "text": text}).to_string();
-    let client = tokio::spawn(server.public.clone().oneshot(request("POST", "/v1/tokenize", &body)));
-    until("the text is read", || server.hold.held() > 0).await;
-    client.abort();
-    assert!(client.await.is_err(), "the client has left");
-    let large = || server.chat(json!({"user": "x".repeat(25 << 10)}));
-    // With room it would wait for its turn, which the other one has.
-    let refused = tokio::time::timeout(Duration::from_secs(10), large()).await.expect("it finds no room");
-    assert_eq!(refused.error(503).0, "server_error overloaded -");
-    server.hold.release();
-    for _ in 0..1000 {
-        if large().await.status == 200 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("its memory was not given back");
-}
-
-/// Waits until something has happened that always does.
-async fn until(what: &str, happened: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if happened() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what}: not so");
 }
 
 #[tokio::test]

@@ -2,16 +2,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_api::backend::{Backend, EmbedBackend, Model, Naming, TextModel};
+use camshaft_api::backend::{Backend, EmbedBackend, Model, Naming};
 use camshaft_api::{EmbedJobs, ModelHealth, QueueBounds, Work, jobs};
-use camshaft_core::engine::{ModelInfo, ModelKind};
+use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::Token;
 use camshaft_core::jobs::BatchLimits;
 use camshaft_core::policy::{AuthOutcome, Principal, Quotas, ValidateOutcome};
 use camshaft_core::pool::Watermarks;
 use serde_json::{Value, json};
 
-use crate::fixture::{Server, info, tokenizer};
+use crate::fixture::{Server, text};
 use crate::policies::{Rules, refusal};
 
 const INPUT_TOKENS: u32 = 32;
@@ -42,7 +42,7 @@ fn counting() -> EmbedJobs {
 fn server(rules: Rules) -> Server {
     let health = ModelHealth::default();
     health.worker().up();
-    let text = TextModel { info: ModelInfo { kind: ModelKind::Embed, ..info() }, tokenizer: tokenizer() };
+    let text = text(ModelKind::Embed);
     let backend = Backend::Embed(EmbedBackend {
         text,
         jobs: counting(),

@@ -1,6 +1,8 @@
 //! Why a grammar is refused, and where in it.
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::shown::on_one_line;
 
 /// Maximum characters of a client's value in an error.
@@ -9,7 +11,7 @@ const SHOWN_CHARS: usize = 128;
 const REASON_CHARS: usize = 400;
 
 /// What is wrong with a grammar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GrammarFault {
     /// It is none.
     Invalid,
@@ -24,7 +26,7 @@ pub enum GrammarFault {
 }
 
 /// A grammar is refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrammarError {
     pub fault: GrammarFault,
     /// Where in a schema, as `properties.a.uniqueItems`. Empty for the whole of it, and for other grammars, whose errors say line and
@@ -42,7 +44,8 @@ impl GrammarError {
         Self::new(GrammarFault::Unsupported, reason)
     }
 
-    pub(super) fn too_large(reason: impl Into<String>) -> Self {
+    /// It is over a bound.
+    pub fn too_large(reason: impl Into<String>) -> Self {
         Self::new(GrammarFault::TooLarge, reason)
     }
 

@@ -106,28 +106,21 @@ impl GrammarStore {
         }
     }
 
-    /// Whether a grammar can be compiled. What is compiled to know it is not kept.
-    ///
-    /// # Errors
-    /// The grammar is not supported, or over a bound.
-    pub fn examine(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        if self.find(grammar.digest()).is_some() {
-            return Ok(());
-        }
-        let verdict = self.known().verdict(grammar.digest());
-        verdict.unwrap_or_else(|| self.make(grammar).map(drop))
+    /// Whether a grammar can be compiled, as far as that is known.
+    pub fn verdict(&self, grammar: &Grammar) -> Option<Result<(), GrammarError>> {
+        let known = self.known();
+        if known.is_used(grammar.digest()) { Some(Ok(())) } else { known.verdict(grammar.digest()) }
+    }
+
+    /// Somebody else has found out whether it can be compiled.
+    pub fn judge(&self, grammar: &Grammar, verdict: &Result<(), GrammarError>) {
+        self.known().judge(grammar.digest(), verdict.clone());
     }
 
     /// Whether [`GrammarStore::compile`] answers at once: it is compiled, or known to be refused.
     pub fn has(&self, grammar: &Grammar) -> bool {
         let known = self.known();
         known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
-    }
-
-    /// Whether [`GrammarStore::examine`] answers at once.
-    pub fn has_verdict(&self, grammar: &Grammar) -> bool {
-        let known = self.known();
-        known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some()
     }
 
     /// Grammars that are kept, and the bytes that they take, about.

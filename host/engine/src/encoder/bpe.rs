@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use super::kinds::{self, Kind};
 use super::merges::{Merges, Scratch};
 use super::normalizer::lowercase;
-use super::output::{Output, Stopped};
+use super::output::{Full, Output};
 use super::spm::SPACE;
 use super::words::Words;
 use crate::gguf::TokenizerKeys;
@@ -48,7 +48,7 @@ impl Bpe {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output) -> Result<(), Full> {
         if self.drops_blanks {
             let text =
                 if self.lowercases { Cow::Owned(text.chars().map(lowercase).collect()) } else { Cow::from(text) };
@@ -60,11 +60,11 @@ impl Bpe {
             let whole = text.len();
             let text = self.merges.enough(text, output.room());
             self.words(text, scratch, output)?;
-            if text.len() < whole { Err(Stopped::Full) } else { Ok(()) }
+            if text.len() < whole { Err(Full) } else { Ok(()) }
         }
     }
 
-    fn words(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
+    fn words(&self, text: &str, scratch: &mut Scratch, output: &mut Output) -> Result<(), Full> {
         let mut chars = text.chars();
         for length in self.words.lengths(text) {
             let word = chars.as_str();

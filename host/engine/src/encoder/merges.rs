@@ -4,7 +4,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use camshaft_core::ids::Token;
 
-use super::output::{Output, Stopped};
+use super::output::{Full, Output};
 
 /// A text that a vocabulary or a merge names.
 type Symbol = u32;
@@ -146,8 +146,7 @@ impl Merges {
     }
 
     /// Appends the tokens of a word; of one that has more than anybody wants, so many that they are too many.
-    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
-        output.check()?;
+    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output) -> Result<(), Full> {
         let whole = word.len();
         let word = self.enough(word, output.room());
         self.split(word, &mut scratch.parts);
@@ -158,7 +157,6 @@ impl Merges {
         first.extend((0..parts.len() as u32).filter_map(|left| self.due(parts, left)));
         *due = BinaryHeap::from(first);
         while let Some(Reverse((rank, left))) = due.pop() {
-            output.check()?;
             let l = parts[left as usize];
             // Either part may have been merged with another one since, and a merge of another rank comes in its own turn.
             let Some((_, both)) = self.merge(parts, left).filter(|&(now, _)| now == rank) else { continue };
@@ -183,7 +181,7 @@ impl Merges {
             }
             at = part.next;
         }
-        if word.len() < whole { Err(Stopped::Full) } else { Ok(()) }
+        if word.len() < whole { Err(Full) } else { Ok(()) }
     }
 
     /// The characters of a word: bytes, if the vocabulary is one of bytes.
@@ -326,7 +324,7 @@ mod tests {
             if whole.tokens.len() <= most {
                 prop_assert_eq!((read, part.tokens), (Ok(()), whole.tokens));
             } else {
-                prop_assert!(part.tokens.len() > most && matches!(read, Ok(()) | Err(Stopped::Full)));
+                prop_assert!(part.tokens.len() > most && matches!(read, Ok(()) | Err(Full)));
             }
         }
     }
@@ -338,7 +336,7 @@ mod tests {
         let merges = Merges::by_score(tokens.map(|(text, score)| (text.into_bytes(), score)));
         let mut scratch = Scratch::default();
         let mut output = Output::new(&Encode { most: 100, ..Encode::of("") });
-        assert_eq!(merges.encode(&"a".repeat(2 << 20), &mut scratch, &mut output), Err(Stopped::Full));
+        assert_eq!(merges.encode(&"a".repeat(2 << 20), &mut scratch, &mut output), Err(Full));
         let longest = "<0x00>".len();
         assert!(output.tokens.len() > 100 && scratch.parts.capacity() <= 101 * longest);
         // Where a byte is no token, nothing is known of how many there will be.

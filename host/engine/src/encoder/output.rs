@@ -1,47 +1,32 @@
-//! The tokens that a text has become so far, and whether anybody still waits for them.
+//! The tokens that a text has become so far, and how many somebody wants.
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::{Offsets, Vocabulary};
 
-/// Why the rest of a text is not read.
+/// The rest of a text is not read: there are more tokens than anybody wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stopped {
-    /// Nobody waits for the tokens any more.
-    Abandoned,
-    /// There are more than anybody wants.
-    Full,
-}
+pub(super) struct Full;
 
 #[derive(Debug)]
-pub(super) struct Output<'a> {
+pub(super) struct Output {
     pub(super) tokens: Vec<Token>,
     /// What each token was made of; `None` if nobody asked or nobody knows.
     offsets: Option<Vec<Offsets>>,
-    abandoned: Option<&'a AtomicBool>,
     /// Tokens that somebody wants.
     most: usize,
 }
 
-impl<'a> Output<'a> {
-    pub(super) fn new(encode: &Encode<'a>) -> Self {
-        let Encode { offsets, abandoned, most, .. } = *encode;
-        Self { tokens: Vec::new(), offsets: offsets.then(Vec::new), abandoned, most }
+impl Output {
+    pub(super) fn new(encode: &Encode<'_>) -> Self {
+        let Encode { offsets, most, .. } = *encode;
+        Self { tokens: Vec::new(), offsets: offsets.then(Vec::new), most }
     }
 
     /// Costs no more than a look-up, so that loops ask in each round.
-    pub(super) fn check(&self) -> Result<(), Stopped> {
-        match self.abandoned.is_some_and(|abandoned| abandoned.load(Ordering::Relaxed)) {
-            true => Err(Stopped::Abandoned),
-            false => Ok(()),
-        }
-    }
-
-    /// The same for the number of tokens.
-    pub(super) fn check_room(&self) -> Result<(), Stopped> {
-        if self.tokens.len() > self.most { Err(Stopped::Full) } else { Ok(()) }
+    pub(super) fn check_room(&self) -> Result<(), Full> {
+        if self.tokens.len() > self.most { Err(Full) } else { Ok(()) }
     }
 
     /// Tokens that are wanted yet.

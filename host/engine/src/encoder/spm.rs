@@ -1,7 +1,7 @@
 //! Tokenizes with SentencePiece's vocabularies. llama.cpp's way there would read every text once for each of the
 //! vocabulary's special tokens, of which some have thousands.
 use super::merges::{Merges, Scratch};
-use super::output::{Output, Stopped};
+use super::output::{Full, Output};
 use crate::gguf::TokenizerKeys;
 use crate::model::Model;
 
@@ -30,7 +30,7 @@ impl Spm {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output) -> Result<(), Full> {
         let prefix = if self.adds_space { SPACE } else { "" };
         let spelled = [prefix, &text.replace(' ', SPACE)].concat();
         self.merges.encode(&spelled, scratch, output)

@@ -8,7 +8,7 @@ use aho_corasick::nfa::contiguous::NFA;
 use camshaft_core::ids::Token;
 
 use super::normalizer::{Normalizer, Read};
-use super::output::{Output, Stopped};
+use super::output::{Full, Output};
 use super::spm::SPACE;
 use crate::gguf::TokenizerKeys;
 use crate::model::Model;
@@ -73,18 +73,12 @@ impl WordPiece {
     }
 
     /// Appends the tokens of a text without special tokens, which begins at `start` in the whole text.
-    pub(super) fn tokenize(&self, text: &str, start: usize, output: &mut Output<'_>) -> Result<(), Stopped> {
+    pub(super) fn tokenize(&self, text: &str, start: usize, output: &mut Output) -> Result<(), Full> {
         self.tokenize_reading(text, start, output, &mut 0)
     }
 
     /// The same. `read` grows by the bytes of words that were looked at.
-    fn tokenize_reading(
-        &self,
-        text: &str,
-        start: usize,
-        output: &mut Output<'_>,
-        read: &mut usize,
-    ) -> Result<(), Stopped> {
+    fn tokenize_reading(&self, text: &str, start: usize, output: &mut Output, read: &mut usize) -> Result<(), Full> {
         let mut word = Word::default();
         for (at, c) in text.char_indices() {
             let part = start + at..start + at + c.len_utf8();
@@ -103,13 +97,12 @@ impl WordPiece {
     }
 
     /// Appends the tokens of a word, and empties it.
-    fn end(&self, word: &mut Word, output: &mut Output<'_>, read: &mut usize) -> Result<(), Stopped> {
+    fn end(&self, word: &mut Word, output: &mut Output, read: &mut usize) -> Result<(), Full> {
         // Not in a word: what it becomes may be taken back.
         output.check_room()?;
         let first = output.tokens.len();
         let mut at = 0;
         while at < word.text.len() {
-            output.check()?;
             match self.longest(&word.text.as_bytes()[at..], read) {
                 Some((token, length)) => {
                     let part = if output.wants_offsets() { word.part(at, at + length) } else { 0..0 };

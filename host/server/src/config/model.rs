@@ -13,7 +13,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::auto::Auto;
-use super::choices::{BackendKey, FlashKey, KindKey, KvLayoutKey, KvTypeKey, LoadKey, NumaKey, ReserveKey, SwapKey};
+use super::choices::{
+    BackendKey, FlashKey, IsolationKey, KindKey, KvLayoutKey, KvTypeKey, LoadKey, NumaKey, ReserveKey, SwapKey,
+};
 use super::family::FamilyKey;
 use super::origins::Origins;
 use super::quantity::DurationValue;
@@ -162,6 +164,9 @@ pub struct ModelConfig {
     /// Unload the model when no request has asked for it for so long; the next one loads it again. Unset: it stays.
     #[schemars(extend("x-minimum" = "1s"))]
     pub keep_alive: Option<DurationValue>,
+    /// Where what comes with the model's file is read: its chat template, its vocabulary, and clients' grammars for it. "process": in
+    /// processes that end when they take too much; "thread": in the server's own, where nothing bounds it.
+    pub isolation: IsolationKey,
     /// How another version takes its place while the server runs. "beside": it is loaded beside it, and then takes over;
     /// "replace": the old one ends first, for which requests wait.
     pub swap: SwapKey,
@@ -218,6 +223,7 @@ impl Default for ModelConfig {
             fallback: None,
             load: LoadKey::default(),
             keep_alive: None,
+            isolation: IsolationKey::default(),
             swap: SwapKey::default(),
             origins: Origins::default(),
         }

@@ -3,6 +3,8 @@ use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, context, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::json;
+
 /// The function that stands for `%`.
 pub(super) const MODULO: &str = "modulo__";
 /// Bounds of what a value may be to have a text.
@@ -19,13 +21,17 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
     });
+    environment.add_filter("string", |value: &Value| text(value));
+    environment.add_filter("tojson", json::filter);
+    environment.set_unknown_method_callback(method);
+    environment.add_function(MODULO, modulo);
 }
 
 /// `str(value)`.
 ///
 /// # Errors
 /// It is too deep or too long. (It may be within itself.)
-pub(super) fn text(value: &Value) -> Result<String, Error> {
+fn text(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
         None => {
@@ -110,7 +116,7 @@ pub(super) fn float(number: f64) -> String {
 }
 
 /// Methods of texts and lists.
-pub(super) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let (Some(text), [argument]) = (value.as_str(), args)
         && let Some(argument) = argument.as_str()
     {
@@ -134,20 +140,16 @@ pub(super) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args:
 }
 
 /// `left % right`: a text is a format.
-pub(super) fn modulo(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
+#[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls functions in")]
+fn modulo(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
     if left.as_str().is_none() {
         return state.env().compile_expression("left % right")?.eval(context! { left, right });
     }
-    Value::from_function(filters::format).call(state, &format_arguments(left, right))
-}
-
-/// A format, and what it writes.
-pub(super) fn format_arguments(format: &Value, right: &Value) -> Vec<Value> {
     let arguments = match right.downcast_object_ref::<Tuple>() {
         Some(tuple) => tuple.clone().into_vec(),
-        None => vec![right.clone()],
+        None => vec![right],
     };
-    [std::slice::from_ref(format), &arguments].concat()
+    Value::from_function(filters::format).call(state, &[&[left], &arguments[..]].concat())
 }
 
 #[cfg(test)]
@@ -157,7 +159,6 @@ mod tests {
     fn eval(expression: &str) -> String {
         let mut environment = Environment::new();
         imitate(&mut environment);
-        environment.set_unknown_method_callback(method);
         let value = environment.compile_expression(expression).unwrap().eval(()).unwrap();
         text(&value).unwrap()
     }

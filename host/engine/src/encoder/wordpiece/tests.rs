@@ -1,5 +1,4 @@
 //! Words, what their tokens were made of, and the work for the worst of texts.
-use std::sync::atomic::AtomicBool;
 
 use camshaft_core::engine::Encode;
 
@@ -59,14 +58,4 @@ fn regression_no_byte_is_read_more_often_than_the_longest_token_has_bytes() {
             assert!(read <= 8 * text.len(), "{unit:?}: {read} of {}", text.len());
         }
     }
-}
-
-#[test]
-fn regression_a_word_is_given_up_when_nobody_waits_for_it() {
-    let abandoned = AtomicBool::new(true);
-    let mut output = Output::new(&Encode { abandoned: Some(&abandoned), ..Encode::of("") });
-    let mut read = 0;
-    let done = wordpiece(&TOKENS).tokenize_reading(&"b".repeat(1 << 20), 0, &mut output, &mut read);
-    assert_eq!((done, read), (Err(Stopped::Abandoned), 0));
-    assert!(output.tokens.is_empty());
 }

@@ -1,16 +1,10 @@
 //! Tokenizes messages, so that no message can spell a control token.
-use std::borrow::Cow;
-use std::sync::Arc;
-
-use camshaft_core::engine::{Encode, ModelInfo};
+use camshaft_core::engine::{Encode, Tokenizer};
 use camshaft_core::ids::Token;
-use camshaft_template::{ChatTemplate, CompileError, Conversation, Message, RenderError, Source};
+use camshaft_template::{Conversation, Message};
 use serde_json::Value;
 
-use crate::flow::backend::TextModel;
-use crate::flow::error::{FlowError, readable};
-use crate::flow::reading::{Reading, TemplateHealth};
-use crate::wire::messages::Ending;
+use crate::task::{Chat, Ending, ReadError};
 
 /// Private-use characters around a marker's number. Templates do not change their case or split at them.
 const OPEN: char = '\u{F8F0}';
@@ -33,75 +27,74 @@ impl<'a> PromptPart<'a> {
     }
 }
 
-/// A conversation as the model reads it.
-#[derive(Debug)]
-pub(crate) struct Rendered {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<Token>,
-}
+pub(crate) use crate::task::Rendered;
 
-/// Renders the conversation, and tokenizes what was rendered; of one that has more than [`readable`] of `most` about as many.
+/// Bytes of a prompt's end that an answer has: no family's marker is as long.
+const END_BYTES: usize = 256;
+
+/// Renders the conversation, and tokenizes what was rendered; of one that has more tokens than `most` about as many.
 ///
 /// Usually it tokenizes the rendered text as a whole, as in the model's training. But if a client's text, or the texts
 /// of neighbouring messages together, spell a control token, it renders the conversation with markers in place of the
 /// texts, and tokenizes the texts apart, as plain text.
 ///
 /// # Errors
-/// Those of `template`, and 400 for template variables that spell a control token.
+/// Those of `template`; a template variable spells a control token.
 pub(crate) fn render(
-    model: &TextModel,
-    (conversation, ending): (Conversation<'_>, Ending),
-    most: u32,
-    reading: &Reading,
-    template: &dyn Fn(Conversation<'_>) -> Result<String, FlowError>,
-) -> Result<Rendered, FlowError> {
-    let Conversation { messages, tools, variables: kwargs } = conversation;
-    let tokenizer = model.tokenizer.as_ref();
-    let mut variables = String::new();
-    kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
-    if tokenizer.has_control(&variables) {
+    tokenizer: &dyn Tokenizer,
+    bos_text: &str,
+    chat: Chat,
+    template: &dyn Fn(Conversation<'_>) -> Result<String, ReadError>,
+) -> Result<Rendered, ReadError> {
+    let Chat { mut messages, tools, mut variables, ending, most, whole_text, .. } = chat;
+    let mut texts = String::new();
+    variables.iter().for_each(|(name, value)| collect_text(name, value, &mut texts));
+    if tokenizer.has_control(&texts) {
         let message = "chat_template_kwargs may not contain the text of a control token";
-        return Err(FlowError::field("chat_template_kwargs", message));
+        return Err(ReadError::field("chat_template_kwargs", message));
     }
-    let (mut marked, mut without_next) = (Cow::Borrowed(messages), Cow::Borrowed(kwargs));
     if ending != Ending::Next {
-        without_next.to_mut().insert("add_generation_prompt".to_owned(), Value::Bool(false));
+        variables.insert("add_generation_prompt".to_owned(), Value::Bool(false));
     }
     let open_end = format!("{OPEN}{}{CLOSE}", rand::random::<u64>());
     if ending == Ending::Open
-        && let Some(last) = marked.to_mut().last_mut()
+        && let Some(last) = messages.last_mut()
     {
         last.content.get_or_insert_default().push_str(&open_end);
     }
-    let (messages, kwargs) = (&*marked, &*without_next);
     let mut written: String = messages.iter().map(|message| message.text().trim()).collect();
     messages.iter().for_each(|message| collect_other_texts(message, &mut written));
     tools.iter().for_each(|tool| collect_text("", tool, &mut written));
     let mut pieces;
     let rendered;
     if tokenizer.has_control(&written) {
-        let markers = Markers::new(messages, tools, &|text| tokenizer.cuts(text));
-        rendered = template(Conversation { messages: &markers.messages, tools: &markers.tools, variables: kwargs })?;
-        pieces = markers.split(&rendered, messages);
+        let markers = Markers::new(&messages, &tools, &|text| tokenizer.cuts(text));
+        let marked = Conversation { messages: &markers.messages, tools: &markers.tools, variables: &variables };
+        rendered = template(marked)?;
+        pieces = markers.split(&rendered, &messages);
     } else {
-        rendered = template(Conversation { messages, tools, variables: kwargs })?;
+        rendered = template(Conversation { messages: &messages, tools: &tools, variables: &variables })?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
     if ending == Ending::Open {
         cut(&mut pieces, &open_end)?;
     }
-    let tokens = tokenize(model, &pieces, readable(most), reading).ok_or(FlowError::Cancelled)?;
-    Ok(Rendered { tokens, text: pieces.iter().map(PromptPart::text).collect() })
+    let tokens = tokenize(tokenizer, bos_text, &pieces, most);
+    let mut text: String = pieces.iter().map(PromptPart::text).collect();
+    if !whole_text {
+        text.drain(..text.floor_char_boundary(text.len().saturating_sub(END_BYTES)));
+    }
+    Ok(Rendered { text, tokens })
 }
 
 /// Ends a prompt where the last message's text ends.
-fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), FlowError> {
+fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), ReadError> {
     // A template may repeat the text before, say as the system's.
     let last = pieces.iter().rposition(|piece| piece.text().contains(end));
     let Some(last) = last else {
         let message =
             "continue_final_message is not supported here: the model's chat template leaves the last message out";
-        return Err(FlowError::field("continue_final_message", message));
+        return Err(ReadError::field("continue_final_message", message));
     };
     pieces.truncate(last + 1);
     if let Some(piece) = pieces.last_mut() {
@@ -114,10 +107,7 @@ fn cut(pieces: &mut Vec<PromptPart<'_>>, end: &str) -> Result<(), FlowError> {
     Ok(())
 }
 
-/// `None` if nobody waits for the tokens any more.
-fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, reading: &Reading) -> Option<Vec<Token>> {
-    let bos_text = &model.info.bos_text;
-    let abandoned = Some(reading.abandoned());
+fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[PromptPart<'_>], most: usize) -> Vec<Token> {
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.
@@ -129,18 +119,13 @@ fn tokenize(model: &TextModel, pieces: &[PromptPart<'_>], most: usize, reading: 
             PromptPart::Content(text) => (text, i == 0, false),
         };
         let left = most.saturating_sub(tokens.len());
-        let encode = Encode { add_special, parse_special, abandoned, most: left, ..Encode::of(text) };
-        let more = model.tokenizer.encode(encode)?.tokens;
-        if tokens.is_empty() {
-            tokens = more
-        } else {
-            tokens.extend(more)
-        }
+        let encode = Encode { add_special, parse_special, most: left, ..Encode::of(text) };
+        tokens.extend(tokenizer.encode(encode).tokens);
         if tokens.len() > most {
             break;
         }
     }
-    Some(tokens)
+    tokens
 }
 
 /// All texts in a template variable, names included.
@@ -275,58 +260,3 @@ impl Cut<'_> {
 
 #[cfg(test)]
 mod tests;
-
-/// A model's chat template, and how it fares.
-#[derive(Debug)]
-pub(crate) struct ModelTemplate {
-    pub(crate) template: ChatTemplate,
-    health: Arc<TemplateHealth>,
-}
-
-/// The template of a model. One that does not compile is an error of the model's chats only: say it at the model's load.
-///
-/// # Errors
-/// It is not Jinja, or uses an unknown feature.
-pub fn compile_template(info: &ModelInfo) -> Result<ChatTemplate, CompileError> {
-    ChatTemplate::compile(source(info))
-}
-
-/// Tries out a model's chat template, where memory and time are bounded.
-pub fn render_samples(info: &ModelInfo) {
-    camshaft_template::render_samples(source(info));
-}
-
-fn source(info: &ModelInfo) -> Source<'_> {
-    let (template, with_tools) = (info.chat_template.as_deref(), info.tool_template.as_deref());
-    Source { template, with_tools, bos: &info.bos_text, eos: &info.eos_text }
-}
-
-impl ModelTemplate {
-    /// `model`: the name that it is served by.
-    ///
-    /// # Errors
-    /// As [`compile_template`].
-    pub(crate) fn compile(model: &str, info: &ModelInfo) -> Result<Self, CompileError> {
-        Ok(Self { template: compile_template(info)?, health: Arc::new(TemplateHealth::new(model)) })
-    }
-
-    /// Renders a conversation that was written for the template.
-    ///
-    /// # Errors
-    /// 400: the template refuses the messages, or fails on them. 503: it ran away before, or there is no memory for a stack.
-    pub(crate) fn render(
-        &self,
-        has_tools: bool,
-        conversation: Conversation<'_>,
-        reading: &Reading,
-    ) -> Result<String, FlowError> {
-        let rendered = reading.render(&self.health, || self.template.render(has_tools, conversation))?;
-        rendered.map_err(|error| match error {
-            RenderError::Reserved(name) => FlowError::field(format!("chat_template_kwargs.{name}"), error.to_string()),
-            RenderError::Raised(message) => FlowError::field("messages", message),
-            RenderError::Failed(error) => FlowError::Template(error),
-            RenderError::Stack(error) => FlowError::TemplateStack(error),
-            RenderError::Output(error) => FlowError::TemplateOutput(error),
-        })
-    }
-}

@@ -1,17 +1,15 @@
 //! Rendering and tokenizing with a byte-level tokenizer that knows three control tokens.
 use std::sync::Arc;
 
-use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::engine::{Encode, Encoded, Tokenizer};
+use camshaft_core::grammar::GrammarStore;
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use camshaft_template::{CalledFunction, Conversation, Message, Role, ToolCall};
+use camshaft_template::{CalledFunction, Message, Role, ToolCall};
 use serde_json::{Value, json};
 
-use crate::flow::backend::TextModel;
-use crate::flow::error::FlowError;
-use crate::flow::prompt::{self, ModelTemplate, Rendered};
-use crate::flow::reading::Reading;
-use crate::wire::messages::Ending;
+use crate::model::{ModelReader, TemplateSource};
+use crate::task::{Answer, Chat, Ending, ReadError, Rendered, Task};
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
 const TEMPLATE: &str =
@@ -22,7 +20,7 @@ const TEMPLATE: &str =
 struct Bytes;
 
 impl Tokenizer for Bytes {
-    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+    fn encode(&self, encode: Encode<'_>) -> Encoded {
         let Encode { text, add_special, parse_special, .. } = encode;
         let mut tokens: Vec<Token> = add_special.then_some(Token(256)).into_iter().collect();
         let mut rest = text;
@@ -38,28 +36,7 @@ impl Tokenizer for Bytes {
                 rest = &rest[next..];
             }
         }
-        Some(Encoded { tokens, offsets: None })
-    }
-}
-
-fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
-    ModelInfo {
-        name: "test".into(),
-        kind: ModelKind::Generate,
-        parameters: 1,
-        weight_bytes: 1,
-        trained_context_tokens: 64,
-        reuse: Reuse::Ranges,
-        context_tokens: 64,
-        sampling: Default::default(),
-        quantization: None,
-        infill: None,
-        chat_template: template.map(str::to_owned),
-        tool_template: None,
-        bos_text: bos.into(),
-        eos_text: eos.into(),
-        sha256: None,
-        vocabulary: Arc::new(Vocabulary::new(["a"], Vec::new())),
+        Encoded { tokens, offsets: None }
     }
 }
 
@@ -68,16 +45,27 @@ fn rendered(
     messages: &[Message],
     tools: &[Value],
     variables: &Value,
-) -> Result<Rendered, FlowError> {
-    let info = info(template, "<|bos|>", "<|end|>");
-    let (compiled, reading) = (ModelTemplate::compile("test", &info).unwrap(), Reading::default());
-    let model = TextModel { info, tokenizer: Arc::new(Bytes) };
-    let variables = variables.as_object().cloned().unwrap_or_default();
-    let chat = Conversation { messages, tools, variables: &variables };
-    prompt::render(&model, (chat, Ending::default()), 1024, &reading, &|chat| compiled.render(false, chat, &reading))
+) -> Result<Rendered, ReadError> {
+    let (template, bos, eos) = (template.map(str::to_owned), "<|bos|>".to_owned(), "<|end|>".to_owned());
+    let source = TemplateSource { template, with_tools: None, bos, eos };
+    let grammars = Arc::new(GrammarStore::new(Arc::new(Vocabulary::new(["a"], Vec::new()))));
+    let reader = ModelReader::new(source, Arc::new(Bytes), grammars);
+    let chat = Chat {
+        messages: messages.to_vec(),
+        tools: tools.to_vec(),
+        variables: variables.as_object().cloned().unwrap_or_default(),
+        has_tools: false,
+        ending: Ending::default(),
+        most: 1024,
+        whole_text: true,
+    };
+    match reader.read(Task::Chat(Box::new(chat)), &|_| {})? {
+        Answer::Chat(rendered) => Ok(rendered),
+        other => panic!("{other:?}"),
+    }
 }
 
-fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, FlowError> {
+fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, ReadError> {
     let messages: Vec<Message> = contents.iter().map(|content| Message::new(Role::User, *content)).collect();
     let Rendered { tokens, .. } = rendered(template, &messages, &[], variables)?;
     Ok(tokens.into_iter().map(|token| token.0).collect())
@@ -144,6 +132,6 @@ fn keeps_edge_space_where_the_template_does_not_trim() {
 #[test]
 fn refuses_control_text_in_template_variables() {
     let error = tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
-    assert_eq!(error.answer().note().object.param.as_deref(), Some("chat_template_kwargs"));
+    assert!(matches!(error, ReadError::Field { field, .. } if field == "chat_template_kwargs"));
     assert!(tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": "x"})).is_ok());
 }

@@ -1,0 +1,70 @@
+//! What a process may do and take.
+use std::collections::BTreeMap;
+use std::io;
+
+use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::ClockId;
+use seccompiler::{SeccompAction, SeccompFilter};
+
+/// Which of the means of [`confine`] are in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Confined {
+    /// No file can be opened.
+    pub files: bool,
+    /// No socket can be made, and no program started.
+    pub calls: bool,
+}
+
+/// From now on this process and its forks open no file, make no socket and start no program. What the system has no means for is
+/// left out.
+pub fn confine() -> Confined {
+    Confined { files: close_files().unwrap_or(false), calls: forbid_calls().is_ok() }
+}
+
+fn close_files() -> Result<bool, landlock::RulesetError> {
+    let rules = Ruleset::default().handle_access(AccessFs::from_all(ABI::V5))?.create()?;
+    Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Calls that a process needs only to reach others.
+fn forbid_calls() -> Result<(), Box<dyn std::error::Error>> {
+    const FORBIDDEN: [i64; 6] =
+        [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace];
+    let rules: BTreeMap<i64, _> = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
+    let denied = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, std::env::consts::ARCH.try_into()?)?;
+    let program: seccompiler::BpfProgram = filter.try_into()?;
+    Ok(seccompiler::apply_filter(&program)?)
+}
+
+/// Bounds the address space of this process and its forks to what it has now, and `bytes` more.
+///
+/// # Errors
+/// The system does not say what it has, or does not set the bound.
+pub fn bound_memory(bytes: u64) -> io::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let has = kib.ok_or(io::ErrorKind::Unsupported)?.saturating_mul(1024);
+    limit(Resource::As, has.saturating_add(bytes))
+}
+
+/// Ends this process (by `SIGXCPU`) when it has computed for `seconds` from now on, or up to one more: the system counts whole ones.
+///
+/// # Errors
+/// The system does not set it.
+pub fn bound_time(seconds: u64) -> io::Result<()> {
+    let used = rustix::time::clock_gettime(ClockId::ProcessCPUTime).tv_sec;
+    let soft = u64::try_from(used).unwrap_or_default().saturating_add(seconds.max(1));
+    let maximum = getrlimit(Resource::Cpu).maximum;
+    setrlimit(Resource::Cpu, Rlimit { current: Some(maximum.map_or(soft, |most| soft.min(most))), maximum })?;
+    Ok(())
+}
+
+/// Sets a limit, within the one that is in force.
+fn limit(resource: Resource, value: u64) -> io::Result<()> {
+    let value = getrlimit(resource).maximum.map_or(value, |most| value.min(most));
+    setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?;
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! Starts this program in another role.
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{self, SigSet};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Starts the program in a role, and gives its process and our end of the socket, of which the other one is its standard input.
+/// The thread that calls this must live as long as the process is to: the system kills it with that thread.
+///
+/// # Errors
+/// It cannot be started.
+pub fn spawn(program: &Path, role: &str) -> io::Result<(Child, UnixStream)> {
+    let (ours, its) = UnixStream::pair()?;
+    let mut command = Command::new(program);
+    command.arg(role).stdin(Stdio::from(OwnedFd::from(its))).stdout(Stdio::null());
+    Ok((command.process_group(0).spawn()?, ours))
+}
+
+/// In a process that [`spawn`] started: its end of the socket. It ends with its parent, and not by signals that ask whole groups of
+/// processes to end, which its parent answers.
+///
+/// # Errors
+/// It was started by somebody else.
+pub fn control() -> io::Result<UnixStream> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let asked = [signal::SIGTERM, signal::SIGINT, signal::SIGHUP];
+    asked.into_iter().collect::<SigSet>().thread_block()?;
+    Ok(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// Says what this process does from now on, in at most 15 bytes: whoever looks at it sees it, and so does whoever finds it dead.
+pub fn say(what: &str) {
+    // Where the system does not take it, nobody is told.
+    let _ = CString::new(what).map(|name| rustix::thread::set_name(&name));
+}
+
+/// What a child said last that has ended and that nobody has waited for.
+pub fn what_it_did(pid: i32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}

@@ -1,0 +1,76 @@
+//! Who reads for a model: a process of this program that may be killed at any moment (`isolation = "process"`), or threads of this
+//! one.
+//!
+//! The process loads the model's vocabulary and chat template and nothing else, bounds its memory, closes the file system, and forks
+//! whenever somebody is to be read for ([`child`]). A fork does one task at a time, so that whoever ran into a bound is known: its
+//! request gets an error that says what took too much, and nobody else's is touched ([`host`]).
+mod child;
+mod grammars;
+mod host;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use camshaft_api::TextModel;
+use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::family::description::Family;
+use camshaft_core::grammar::GrammarStore;
+use camshaft_reader::TemplateSource;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{FamilyKey, IsolationKey, ModelConfig};
+use crate::error::ServerError;
+use host::ReaderProcess;
+
+/// The argument with which this program is a reader.
+const ROLE: &str = "reader";
+/// Whether this program takes that argument.
+static HAS_ROLES: AtomicBool = AtomicBool::new(false);
+
+/// A model's vocabulary, wherever it comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    File(PathBuf),
+    Demo,
+    Fake,
+}
+
+/// What is known of a model that reads texts, before anybody reads for it.
+pub(crate) struct Readable {
+    pub(crate) info: ModelInfo,
+    pub(crate) tokenizer: Arc<dyn Tokenizer>,
+    pub(crate) origin: Origin,
+}
+
+/// Does what the argument of this process says, where it is one of a helper's roles. To be called at the beginning of `main`, by
+/// programs that start helpers.
+pub(crate) fn run_role() -> Option<ExitCode> {
+    HAS_ROLES.store(true, Ordering::Relaxed);
+    let role = std::env::args_os().nth(1)?;
+    (role == ROLE).then(|| if child::run().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts whoever reads for a model. `grammars`: what is compiled for it here.
+///
+/// # Errors
+/// Its process cannot be started, or does not load the vocabulary that is here.
+pub(crate) fn start(
+    config: &ModelConfig,
+    readable: Readable,
+    grammars: &Arc<GrammarStore>,
+) -> Result<TextModel, ServerError> {
+    let Readable { info, tokenizer, origin } = readable;
+    let family: Option<&'static Family> = config.family.map(|FamilyKey(family)| family);
+    // A fork of an emulated process is one of the emulator.
+    let can_fork = HAS_ROLES.load(Ordering::Relaxed) && !camshaft_policy::is_emulated();
+    if config.isolation == IsolationKey::Thread || !can_fork {
+        return Ok(TextModel::local(info, tokenizer, grammars.clone(), family));
+    }
+    let setup = child::Setup { origin, template: TemplateSource::of(&info) };
+    let markers = camshaft_api::markers(family, &info);
+    let reader = ReaderProcess::start(&config.id, setup, markers, info.vocabulary.digest());
+    let reader = reader.map_err(|error| ServerError::internal("start the process that reads for a model", error))?;
+    Ok(TextModel { info, reader: Arc::new(reader) })
+}
