@@ -5,6 +5,7 @@
 
 mod ends;
 mod frames;
+mod grammars;
 mod http2;
 mod instances;
 mod memory;

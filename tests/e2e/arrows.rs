@@ -156,14 +156,16 @@ fn every_package_has_the_same_licence() {
 
 #[test]
 fn unsafe_code_is_forbidden_everywhere_but_in_the_engine_and_where_compiled_code_is_loaded() {
-    let policy = repository().join("host/policy/src");
-    let speaks = |file: &String| {
-        let source = std::fs::read_to_string(policy.join(file)).expect("a file can be read");
-        let (allowed, blocks) = (source.contains("unsafe_code"), source.matches("unsafe {").count());
-        (allowed || blocks > 0).then(|| (file.clone(), blocks))
-    };
-    let allowed: Vec<(String, usize)> = files::graph(&policy.join("lib.rs")).keys().filter_map(speaks).collect();
-    assert_eq!(allowed, [("code.rs".to_owned(), 1), ("lib.rs".to_owned(), 0)]);
+    for (package, file) in [("policy", "code.rs"), ("process", "fork.rs")] {
+        let folder = repository().join("host").join(package).join("src");
+        let speaks = |file: &String| {
+            let source = std::fs::read_to_string(folder.join(file)).expect("a file can be read");
+            let (allowed, blocks) = (source.contains("unsafe_code"), source.matches("unsafe {").count());
+            (allowed || blocks > 0).then(|| (file.clone(), blocks))
+        };
+        let allowed: Vec<(String, usize)> = files::graph(&folder.join("lib.rs")).keys().filter_map(speaks).collect();
+        assert_eq!(allowed, [(file.to_owned(), 1), ("lib.rs".to_owned(), 0)]);
+    }
     let mut seen = 0;
     for package in packages() {
         if folder(&package) == "host/engine" {
@@ -173,7 +175,7 @@ fn unsafe_code_is_forbidden_everywhere_but_in_the_engine_and_where_compiled_code
             let source = std::fs::read_to_string(&path).expect("a root can be read");
             // The SDK's macros and libFuzzer's expand to exports, which contain generated `unsafe`.
             // Policy's denies it, and one file expects it.
-            let denied = ["sdk/rust", "fuzz", "host/policy"].contains(&folder(&package).as_str())
+            let denied = ["sdk/rust", "fuzz", "host/policy", "host/process"].contains(&folder(&package).as_str())
                 && source.contains("#![deny(unsafe_code)]");
             assert!(denied || source.contains("#![forbid(unsafe_code)]"), "{path} does not forbid unsafe code");
             seen += 1;

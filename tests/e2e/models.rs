@@ -57,15 +57,6 @@ fn a_truncated_model_is_refused() {
 }
 
 #[test]
-fn regression_a_chat_template_that_takes_all_memory_is_refused() {
-    let doubles =
-        "{% set ns=namespace(x='a'*1000) %}{% for i in range(40) %}{% set ns.x=ns.x~ns.x %}{% endfor %}{{ ns.x }}";
-    let bytes = camshaft_tests::patched::with_text(&demo(), "tokenizer.chat_template", Some(doubles));
-    let said = assert_refused(&bytes, "a template that doubles a text 40 times");
-    assert!(said.contains("memory allocation"), "{said}");
-}
-
-#[test]
 fn a_model_has_a_template_for_tools_and_the_configuration_another_one_for_all() {
     const TOOLS: &str = "{{ tools | map(attribute='function.name') | join }}: {{ messages[-1].content }}";
     let setup = Setup::new();

@@ -11,7 +11,6 @@ mod guarded;
 mod lark;
 mod lexers;
 mod matcher;
-mod pattern;
 mod quoted;
 mod schema;
 mod spec;

@@ -110,40 +110,12 @@ pub const GRAMMAR_BYTES: usize = 256 << 10;
 pub const SCHEMA_DEPTH: usize = 48;
 /// Maximum schemas in a JSON schema, and values in its lists of values, all together.
 pub const SCHEMA_NODES: usize = 10_000;
-/// Maximum schemas of one `oneOf`, which are compared with each other, and properties of one `patternProperties`.
-pub const SCHEMA_ALTERNATIVES: usize = 128;
-pub const SCHEMA_PATTERN_PROPERTIES: usize = 32;
-/// The largest `multipleOf` of a JSON schema, with its decimal point behind its last digit, and of joined schemas their least common one.
-pub const SCHEMA_MULTIPLE: u64 = 10_000;
-/// The multiples of all `multipleOf` of a grammar's JSON schemas together, counted as `SCHEMA_MULTIPLE` is.
-pub const SCHEMA_MULTIPLES: u64 = 10_000;
 /// Sizes of a bound of numbers in a JSON schema, but for 0.
 pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e18 };
-/// Maximum names in `properties` or `required` of one schema; of several, the squares together are at most the square of this.
-pub const SCHEMA_NAMES: usize = 2000;
-/// Where schemas are joined (`allOf`, or keywords beside `$ref`, `anyOf` and `oneOf`): the square of all properties, times the schemas
-/// of all `anyOf` and `oneOf`.
-pub const SCHEMA_JOINED: u64 = 16_000_000;
-/// Patterns and formats that a text must match at once, where schemas are joined; and intersections (`&`) of a terminal of a grammar,
-/// with those of the terminals that it names.
-pub const SCHEMA_JOINED_PATTERNS: usize = 10;
-pub const GRAMMAR_INTERSECTIONS: usize = 10;
-/// Maximum properties of one schema that are not required.
-pub const SCHEMA_OPTIONAL: usize = 450;
-/// Maximum strings of a grammar's JSON schemas whose length is bounded and that have a pattern or a format.
-pub const SCHEMA_MEASURED: usize = 128;
-/// Maximum properties of a JSON schema that counts them anywhere with `minProperties` or `maxProperties`.
-pub const SCHEMA_COUNTED_PROPERTIES: usize = 512;
-/// The largest count that a grammar may ask for: of repetitions, items, properties or characters.
+/// The largest count that a schema or a grammar in GBNF may ask for: of repetitions, items, properties or characters.
 pub const GRAMMAR_REPETITIONS: u64 = 100_000;
-/// Maximum bytes of one regular expression.
-pub const PATTERN_BYTES: usize = 8 << 10;
-/// Maximum groups within each other in a grammar, and rules that refer to each other in a chain.
+/// Maximum groups within each other in a grammar.
 pub const GRAMMAR_NESTING: usize = 48;
-pub const GRAMMAR_CHAIN: usize = 192;
-/// Maximum texts of a choice, and bytes of one.
-pub const CHOICE_TEXTS: usize = 4096;
-pub const CHOICE_BYTES: usize = 8 << 10;
 /// Maximum spaces and tabs behind a line break between two parts of generated JSON.
 pub const JSON_INDENT: usize = 20;
 /// Work of compiling a grammar's lexemes (about 50,000 a millisecond), and symbols that it may be made of.

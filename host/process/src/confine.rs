@@ -1,6 +1,8 @@
 //! What a process may do and take.
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -38,16 +40,31 @@ fn forbid_calls() -> Result<(), Box<dyn std::error::Error>> {
     Ok(seccompiler::apply_filter(&program)?)
 }
 
-/// Bounds the address space of this process and its forks to what it has now, and `bytes` more.
-///
-/// # Errors
-/// The system does not say what it has, or does not set the bound.
-pub fn bound_memory(bytes: u64) -> io::Result<()> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let has = kib.ok_or(io::ErrorKind::Unsupported)?.saturating_mul(1024);
-    limit(Resource::As, has.saturating_add(bytes))
+/// The address space of a process, which it may ask for when it opens no file any more.
+#[derive(Debug)]
+pub struct AddressSpace(File);
+
+impl AddressSpace {
+    /// Of this process, and not of its forks.
+    ///
+    /// # Errors
+    /// The system does not say it.
+    pub fn of_this_process() -> io::Result<Self> {
+        File::open("/proc/self/statm").map(Self)
+    }
+
+    /// Bounds that of the calling process and its forks to what this one has now, and `bytes` more.
+    ///
+    /// # Errors
+    /// The system does not say what it has, or does not set the bound.
+    pub fn bound(&self, bytes: u64) -> io::Result<()> {
+        let mut said = [0; 64];
+        let length = self.0.read_at(&mut said, 0)?;
+        let pages =
+            std::str::from_utf8(&said[..length]).ok().and_then(|said| said.split(' ').next()?.parse::<u64>().ok());
+        let has = pages.ok_or(io::ErrorKind::InvalidData)?.saturating_mul(rustix::param::page_size() as u64);
+        limit(Resource::As, has.saturating_add(bytes))
+    }
 }
 
 /// Ends this process (by `SIGXCPU`) when it has computed for `seconds` from now on, or up to one more: the system counts whole ones.

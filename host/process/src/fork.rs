@@ -83,7 +83,7 @@ impl Forks {
 pub fn serve_forks<P: DeserializeOwned>(
     mut control: UnixStream,
     mut prepare: impl FnMut(&P),
-    run: impl FnOnce(UnixStream, P) + Clone,
+    run: impl FnOnce(UnixStream, P),
 ) -> io::Result<()> {
     while let Some((order, descriptors)) = receive_with::<Order<P>>(&mut control)? {
         let reply = match order {

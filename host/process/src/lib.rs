@@ -2,16 +2,18 @@
 //! moment.
 //!
 //! [`spawn`] starts one, and [`control`] is its end of the socket between them. One that has loaded what it needs can fork
-//! ([`serve_forks`]): each fork has its own connection, is bounded ([`bound_time`]) and confined ([`confine`]), ends with its parent,
+//! ([`serve_forks`]): each fork has its own connection, is bounded ([`bound_time`], [`AddressSpace`]) and confined ([`confine`]), ends with its parent,
 //! and says in its name what it does ([`say`]), so that whoever finds it dead knows. [`frames`] are the messages.
 //!
 //! **Invariants.** Only a process with a single thread forks. A child ends when its parent does: it reads the end of its socket, and
 //! the system kills the forks of one that died.
+#![deny(unsafe_code)]
+
 mod confine;
 mod fork;
 pub mod frames;
 mod spawn;
 
-pub use confine::{Confined, bound_memory, bound_time, confine};
+pub use confine::{AddressSpace, Confined, bound_time, confine};
 pub use fork::{Fate, Forks, serve_forks};
 pub use spawn::{control, say, spawn, what_it_did};

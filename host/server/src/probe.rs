@@ -323,7 +323,7 @@ mod tests {
         let lora = file("lora.gguf", GIB);
         let expected = ProcessBounds {
             memory_bytes: 16 * GIB,
-            mapped_bytes: 5 * GIB,
+            mapped_bytes: 4 * GIB,
             cpu: Duration::from_secs(160),
             wall: Duration::from_secs(840),
         };

@@ -6,10 +6,9 @@ use llguidance::{ParserFactory, TokenParser, regex_to_lark};
 use serde_json::map::Entry;
 use serde_json::{Value, json};
 
-use super::error::{GrammarError, compiler_reason, pattern_reason, shown};
+use super::error::{GrammarError, compiler_reason, pattern_reason};
 use super::guarded::{Guarded, ParserFault};
 use super::lexers::{LexerSize, Lexers};
-use super::pattern::check_pattern;
 use super::quoted::quoted;
 use super::schema::Checked;
 use super::spec::GrammarSpec;
@@ -140,7 +139,6 @@ fn top_level(spec: &GrammarSpec) -> Result<TopLevelGrammar, GrammarError> {
         GrammarSpec::Lark { text } => TopLevelGrammar::from_lark(lark::check(text, dress)?),
         GrammarSpec::Gbnf { text } => TopLevelGrammar::from_lark(lark::check(&gbnf::to_lark(text)?, dress)?),
         GrammarSpec::Regex { pattern } => {
-            check_pattern(pattern)?;
             if pattern.is_empty() {
                 return Err(GrammarError::invalid("an empty pattern"));
             }
@@ -199,25 +197,14 @@ fn schema_parser(factory: &ParserFactory, checked: &Checked) -> Result<TokenPars
 
 /// One terminal, so that no choice is split in two where one begins another.
 fn choice(texts: &[String]) -> Result<String, GrammarError> {
-    let (count, max) = (texts.len(), limits::CHOICE_TEXTS);
-    if count == 0 || count > max {
-        return Err(GrammarError::too_large(format!("{count} choices, from 1 to {max}")));
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(GrammarError::invalid("at least one choice, and none of them empty"));
     }
-    let mut lark = String::from("start: CHOICE\nCHOICE: ");
-    for (at, text) in texts.iter().enumerate() {
-        let (bytes, max) = (text.len(), limits::CHOICE_BYTES);
-        if bytes == 0 || bytes > max {
-            let text = shown(text);
-            return Err(GrammarError::too_large(format!("choice {at} \"{text}\" has {bytes} bytes, from 1 to {max}")));
-        }
-        if at > 0 {
-            lark.push_str(" | ");
-        }
-        lark.push_str(&quoted(text));
-        if lark.len() > limits::GRAMMAR_BYTES {
-            let max = limits::GRAMMAR_BYTES;
-            return Err(GrammarError::too_large(format!("choices of over {max} bytes in all")));
-        }
+    let bytes: usize = texts.iter().map(String::len).sum();
+    let max = limits::GRAMMAR_BYTES;
+    if bytes > max {
+        return Err(GrammarError::too_large(format!("choices of {bytes} bytes in all, at most {max}")));
     }
-    Ok(lark)
+    let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+    Ok(format!("start: CHOICE\nCHOICE: {}", quoted.join(" | ")))
 }

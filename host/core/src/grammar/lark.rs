@@ -1,6 +1,5 @@
-//! Reads a Lark grammar before it is compiled: bounds its nesting, its chains of rules, its counts and patterns, refuses what cannot
-//! be taken back or would be ignored, and checks the JSON schemas in it.
-mod chains;
+//! Reads a Lark grammar before it is compiled: bounds its nesting, refuses what cannot be taken back
+//! or would be ignored, and checks the JSON schemas in it.
 mod check;
 mod lexer;
 

@@ -7,7 +7,7 @@ use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::fake::ByteTokenizer;
 use camshaft_core::grammar::GrammarStore;
 use camshaft_engine::{LoadOptions, LoadedModel, Placement};
-use camshaft_process::{bound_memory, bound_time, confine, control, frames, say, serve_forks};
+use camshaft_process::{AddressSpace, bound_time, confine, control, frames, say, serve_forks};
 use camshaft_reader::{ModelReader, Stage, Task, TemplateSource};
 use rustix::process::{getpriority_process, setpriority_process};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,6 @@ use super::Origin;
 use crate::{demo, weights};
 use camshaft_core::engine::ModelKind;
 
-/// Memory that a fork may take beside what it shares with the others: addresses, of which most are never touched. A body of 16 MiB
-/// becomes some hundred MiB.
-const MEMORY_BYTES: u64 = 1 << 30;
 /// Nice value of what may wait: about a quarter of a core where engines want it.
 const POLITE: i32 = 5;
 /// What a fork is called that has read nothing yet, and what stands before the name of what it reads or has read.
@@ -49,6 +46,8 @@ pub(super) struct Purpose {
     pub(super) compiles: bool,
     /// Engines come before it.
     pub(super) is_polite: bool,
+    /// Addresses that it may take beside those that it shares with the others. Most are never touched.
+    pub(super) memory_bytes: u64,
 }
 
 /// A task, and the CPU time in seconds that it may take.
@@ -69,8 +68,7 @@ pub(super) fn run() -> io::Result<()> {
         Ok((_, info)) => Ok(info.vocabulary.digest()),
         Err(error) => Err(error.to_string()),
     };
-    // Where the system does not say what the process has, CPU time is bounded and memory is not.
-    let _ = bound_memory(MEMORY_BYTES);
+    let memory = AddressSpace::of_this_process()?;
     let confined = confine();
     let ready = vocabulary.map(|vocabulary| Ready { vocabulary, confined: (confined.files, confined.calls) });
     frames::send(&mut control, &ready)?;
@@ -86,7 +84,11 @@ pub(super) fn run() -> io::Result<()> {
             let _ = model.grammars().prepare();
         }
     };
-    serve_forks(control, prepare, |connection, purpose| serve(model, connection, purpose))
+    serve_forks(control, prepare, |connection, purpose: Purpose| {
+        if memory.bound(purpose.memory_bytes).is_ok() {
+            serve(model, connection, purpose);
+        }
+    })
 }
 
 fn load(setup: &Setup) -> io::Result<(Arc<dyn Tokenizer>, ModelInfo)> {

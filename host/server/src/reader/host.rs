@@ -1,7 +1,8 @@
 //! The way to the process that reads.
+use std::fmt;
 use std::io::{self, PipeReader, Read};
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camshaft_process::{Fate, Forks, frames, spawn, what_it_did};
@@ -21,12 +22,19 @@ use crate::own_program::own_program;
 /// CPU time of a task, and what each MiB of its body adds.
 const SECONDS: u64 = 1;
 const SECONDS_PER_MIB: usize = 2;
+/// Memory of a task, and what each byte of its body adds: it is there several times, and each of its tokens takes some.
+const MEMORY_BYTES: u64 = 1 << 30;
+const MEMORY_PER_BYTE: u64 = 64;
+/// The same of a grammar, its stack with it: whoever generates with it takes as much.
+const GRAMMAR_BYTES: u64 = 384 << 20;
 /// A task that is not given the CPU is given up, too: seconds for each second of CPU time.
 const WALL: u32 = 8;
 /// The same of a grammar.
 const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
 /// A vocabulary is loaded within it.
 const LOAD: Duration = Duration::from_secs(120);
+/// Forks for short bodies that are there from the start.
+const FRESH: usize = 2;
 /// Pauses between attempts to start the process again: each is twice as long, up to the maximum.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -39,10 +47,16 @@ pub(crate) struct ReaderProcess {
     facts: Facts,
     turns: Turns,
     grammars: Arc<GrammarTurns>,
-    /// Forks that have nothing to do.
-    idle: Mutex<Vec<Fork>>,
+    /// Forks that have nothing to do: the first ones since the start, so that short bodies are read where no file can be opened.
+    idle: Mutex<Idle>,
     orders: Sender<Order>,
     has_template: bool,
+}
+
+#[derive(Debug, Default)]
+struct Idle {
+    fresh: Vec<NewFork>,
+    used: Vec<Fork>,
 }
 
 /// What the thread is asked that has the process.
@@ -90,7 +104,11 @@ impl ReaderProcess {
             Keeper { model: model.to_owned(), setup, vocabulary, running: None, pause: MIN_PAUSE, not_before: None };
         // The process ends with the thread that started it.
         std::thread::Builder::new().name(format!("reader-{model}")).spawn(move || {
-            let described = keeper.describe(markers);
+            let described = keeper.describe(markers).and_then(|facts| {
+                let purpose = short(matches!(facts.template, Some(Ok(_))));
+                let fresh = (0..FRESH).map(|_| keeper.fork(purpose)).collect::<io::Result<_>>()?;
+                Ok((facts, fresh))
+            });
             let serves = described.is_ok();
             // Whoever started it waits for this.
             let _ = told.send(described);
@@ -99,9 +117,10 @@ impl ReaderProcess {
             }
             keeper.end();
         })?;
-        let facts = facts.recv().map_err(io::Error::other)??;
+        let (facts, fresh) = facts.recv().map_err(io::Error::other)??;
         let has_template = matches!(facts.template, Some(Ok(_)));
-        let (turns, grammars, idle) = (Turns::default(), GrammarTurns::new(), Mutex::default());
+        let (turns, grammars) = (Turns::default(), GrammarTurns::new());
+        let idle = Mutex::new(Idle { fresh, used: Vec::new() });
         Ok(Self { facts, turns, grammars, idle, orders, has_template })
     }
 
@@ -117,17 +136,21 @@ impl ReaderProcess {
         let timed = Timed { seconds, task: &task };
         // A fork that grew is not kept.
         let is_kept = !compiles && !is_long;
-        let purpose = Purpose { has_template: self.has_template, compiles, is_polite: !is_kept };
+        let long = MEMORY_BYTES.saturating_add((asker.bytes as u64).saturating_mul(MEMORY_PER_BYTE));
+        let memory_bytes = if compiles { GRAMMAR_BYTES } else { long };
+        let purpose = match is_kept {
+            true => short(self.has_template),
+            false => Purpose { compiles, is_polite: true, memory_bytes, ..short(self.has_template) },
+        };
         for attempt in 0.. {
-            let idle = if is_kept { self.idle().pop() } else { None };
-            let mut fork = match idle {
+            let mut fork = match if is_kept { self.take_idle()? } else { None } {
                 Some(fork) => fork,
                 None => self.fork(purpose).await?,
             };
             let error = match timeout(wall, frames::ask(&mut fork.connection, &timed)).await {
                 Ok(Ok(answer)) => {
                     if is_kept {
-                        self.idle().push(fork);
+                        self.idle().used.push(fork);
                     }
                     return answer;
                 }
@@ -148,14 +171,22 @@ impl ReaderProcess {
 
     async fn fork(&self, purpose: Purpose) -> Result<Fork, ReadError> {
         let (reply, forked) = oneshot::channel();
-        let lost = |why: String| ReadError::Lost(why);
-        self.orders.send(Order::Fork(purpose, reply)).map_err(|error| lost(error.to_string()))?;
-        let (pid, connection, words) =
-            forked.await.map_err(|error| lost(error.to_string()))?.map_err(|error| lost(error.to_string()))?;
-        Fork::new(pid, connection, words, self.orders.clone()).map_err(|error| lost(error.to_string()))
+        self.orders.send(Order::Fork(purpose, reply)).map_err(lost)?;
+        Fork::new(forked.await.map_err(lost)?.map_err(lost)?, self.orders.clone()).map_err(lost)
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Fork>> {
+    fn take_idle(&self) -> Result<Option<Fork>, ReadError> {
+        let fresh = {
+            let mut idle = self.idle();
+            if let Some(used) = idle.used.pop() {
+                return Ok(Some(used));
+            }
+            idle.fresh.pop()
+        };
+        fresh.map(|fresh| Fork::new(fresh, self.orders.clone())).transpose().map_err(lost)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,12 +202,7 @@ impl Reader for ReaderProcess {
 }
 
 impl Fork {
-    fn new(
-        pid: i32,
-        connection: std::os::unix::net::UnixStream,
-        words: PipeReader,
-        orders: Sender<Order>,
-    ) -> io::Result<Self> {
+    fn new((pid, connection, words): NewFork, orders: Sender<Order>) -> io::Result<Self> {
         connection.set_nonblocking(true)?;
         Ok(Self { pid, connection: UnixStream::from_std(connection)?, words, orders, is_buried: false })
     }
@@ -199,6 +225,15 @@ impl Drop for Fork {
             let _ = self.orders.send(Order::Bury(self.pid, None));
         }
     }
+}
+
+/// What a fork for short bodies is for.
+fn short(has_template: bool) -> Purpose {
+    Purpose { has_template, compiles: false, is_polite: false, memory_bytes: MEMORY_BYTES }
+}
+
+fn lost(error: impl fmt::Display) -> ReadError {
+    ReadError::Lost(error.to_string())
 }
 
 /// What a fork said last.
@@ -225,8 +260,7 @@ impl Keeper {
     /// Has a first fork find out what is known of the model. One that ends there leaves the model without chats.
     fn describe(&mut self, markers: Vec<String>) -> io::Result<Facts> {
         self.run()?;
-        let purpose = Purpose { has_template: false, compiles: false, is_polite: false };
-        let (pid, mut connection, mut words) = self.fork(purpose)?;
+        let (pid, mut connection, mut words) = self.fork(short(false))?;
         connection.set_read_timeout(Some(Duration::from_secs(SECONDS) * WALL))?;
         let task = Task::Describe { markers };
         let asked = frames::send(&mut connection, &Timed { seconds: SECONDS, task: &task });

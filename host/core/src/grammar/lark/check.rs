@@ -1,10 +1,8 @@
 //! The checks of a Lark grammar.
 use serde_json::Value;
 
-use super::chains::Chains;
 use super::lexer::{Place, Word, error, position, words};
 use crate::grammar::error::{GrammarError, shown};
-use crate::grammar::pattern::{check_count, check_pattern};
 use crate::grammar::schema;
 use crate::limits;
 
@@ -34,17 +32,11 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
     }
     let words = words(text)?;
     check_nesting(text, &words)?;
-    let chains = chains(&words);
-    chains.check(&starts(&words))?;
-    chains.check_intersections()?;
     let (mut out, mut copied) = (String::with_capacity(text.len()), 0);
-    let mut work = schema::Work::default();
     for (at, Place { word, start, end }) in words.iter().enumerate() {
         let here = |error: GrammarError| GrammarError::new(error.fault, format!("{}: {error}", position(text, *start)));
         let refused = |why: &str| Err(here(GrammarError::unsupported(why)));
         match word {
-            Word::Number(count) => check_count(*count).map_err(here)?,
-            Word::Pattern(pattern) => check_pattern(pattern).map_err(here)?,
             Word::Special(name) if !name.starts_with("<[") => {
                 return refused(&format!("{}: special tokens are named by number, as <[128000]>", shown(name)));
             }
@@ -55,9 +47,9 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
                 return refused(&format!("{name}= is not supported"));
             }
             Word::Json("%llguidance", value) => check_options(value).map_err(here)?,
-            Word::Json("%regex", value) => check_chunks(value).map_err(here)?,
+            Word::Json("%regex", _) => {}
             Word::Json(name, value) => {
-                let mut schema = schema::check_value(value, &mut work).map_err(here)?.schema;
+                let mut schema = schema::check_value(value).map_err(here)?.schema;
                 if let (Value::Object(schema), Some(spacing)) = (&mut schema, spacing(value)) {
                     schema.insert(JSON_OPTIONS.to_owned(), spacing);
                 }
@@ -97,46 +89,6 @@ fn check_nesting(text: &str, words: &[Place<'_>]) -> Result<(), GrammarError> {
     if groups > 0 { Err(error(text, text.len(), "a bracket is not closed")) } else { Ok(()) }
 }
 
-/// A name at the beginning of a line, outside of groups, is the one that is defined there.
-fn chains<'a>(words: &[Place<'a>]) -> Chains<'a> {
-    let mut chains = Chains::default();
-    let (mut rule, mut groups, mut first) = (None, 0usize, true);
-    for Place { word, .. } in words {
-        match word {
-            Word::Mark('(' | '[' | '{') => groups += 1,
-            Word::Mark(')' | ']' | '}') => groups = groups.saturating_sub(1),
-            Word::Name(name) if first && groups == 0 => {
-                chains.define(bare(name));
-                rule = Some(bare(name));
-            }
-            Word::Name(name) => {
-                if let Some(rule) = rule {
-                    chains.note(rule, bare(name), groups);
-                }
-            }
-            Word::Directive(directive) if first => rule = Some(directive),
-            Word::Mark('&') => rule.into_iter().for_each(|rule| chains.intersect(rule)),
-            _ => {}
-        }
-        first = *word == Word::Newline;
-    }
-    chains
-}
-
-/// The compiler names a rule without these.
-fn bare(name: &str) -> &str {
-    name.trim_start_matches(['!', '?'])
-}
-
-/// What is compiled first, and what then.
-fn starts<'a>(words: &[Place<'a>]) -> Vec<&'a str> {
-    let ignored = words.iter().find_map(|place| match place.word {
-        Word::Directive(name @ "%ignore") => Some(name),
-        _ => None,
-    });
-    ignored.into_iter().chain(["start"]).collect()
-}
-
 fn check_options(value: &Value) -> Result<(), GrammarError> {
     let unknown = value.as_object().and_then(|map| map.keys().find(|key| !OPTIONS.contains(&key.as_str())));
     match unknown {
@@ -149,15 +101,4 @@ fn check_options(value: &Value) -> Result<(), GrammarError> {
         }
         None => Ok(()),
     }
-}
-
-/// Substrings are compiled from lists of texts, or from a text.
-fn check_chunks(value: &Value) -> Result<(), GrammarError> {
-    let chunks = value.as_object().into_iter().flat_map(serde_json::Map::values).map(|value| match value {
-        Value::Array(list) => list.len(),
-        Value::String(text) => text.len(),
-        _ => 0,
-    });
-    let (count, max) = (chunks.sum::<usize>(), limits::CHOICE_TEXTS);
-    if count > max { Err(GrammarError::too_large(format!("{count} chunks, at most {max}"))) } else { Ok(()) }
 }

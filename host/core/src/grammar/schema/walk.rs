@@ -3,12 +3,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::exclusive;
 use super::keywords::{FORMATS, Keyword, TYPES, is_annotation, keyword, visit};
 use super::path::{Path, decoded};
-use super::work::Work;
-use super::{exclusive, joined};
 use crate::grammar::error::{GrammarError, GrammarFault, shown};
-use crate::grammar::pattern::check_pattern;
 use crate::limits;
 use crate::shown::did_you_mean;
 
@@ -32,81 +30,49 @@ pub(crate) fn check(text: &str) -> Result<Checked, GrammarError> {
     }
     let root: Value =
         serde_json::from_str(text).map_err(|error| GrammarError::invalid(format!("the schema is no JSON: {error}")))?;
-    check_value(&root, &mut Work::default())
+    check_value(&root)
 }
 
-/// The same, of a schema that was read. `work`: of all schemas of its grammar.
+/// The same, of a schema that was read.
 ///
 /// # Errors
 /// It is no schema, over a bound, or not supported.
-pub(crate) fn check_value(root: &Value, work: &mut Work) -> Result<Checked, GrammarError> {
-    walk(root, work, false)
+pub(crate) fn check_value(root: &Value) -> Result<Checked, GrammarError> {
+    walk(root, false)
 }
 
 /// A schema of which what is not supported is left out: it takes all that the whole one takes, and more. `None`: it is no schema, or
 /// over a bound.
 pub(crate) fn loosened(root: &Value) -> Option<Value> {
-    walk(root, &mut Work::default(), true).ok().map(|checked| checked.schema)
+    walk(root, true).ok().map(|checked| checked.schema)
 }
 
-fn walk(root: &Value, work: &mut Work, leaves_out: bool) -> Result<Checked, GrammarError> {
+fn walk(root: &Value, leaves_out: bool) -> Result<Checked, GrammarError> {
     let mut walk = Walk {
         root,
-        work,
         leaves_out,
         nodes: 0,
         names: HashMap::new(),
         defs: Map::new(),
-        properties: 0,
-        counted: None,
-        multiple: 1,
-        multiple_at: None,
-        joined: None,
-        options: 0,
-        patterned: 0,
         one_ofs: 0,
         has_one_of: false,
         parts: Vec::new(),
     };
     let mut schema = walk.schema(root, &Path::default())?;
-    walk.check_joined()?;
-    let Walk { mut defs, mut parts, properties, counted, multiple, multiple_at, joined, has_one_of, .. } = walk;
+    let Walk { mut defs, mut parts, has_one_of, .. } = walk;
     if has_one_of {
         let known = defs.clone();
         let parts = parts.iter_mut().map(|(_, part)| part);
         exclusive::relax([&mut schema].into_iter().chain(defs.values_mut()).chain(parts), &known);
     }
-    let most = limits::SCHEMA_MULTIPLE;
-    if let Some(place) = multiple_at.filter(|_| joined.is_some() && multiple / gcd(multiple, MULTIPLE_SCALE) > most) {
-        let why = format!("the least common multiple of all in the schema, whose schemas are joined, is over {most}");
-        return Err(GrammarError::too_large(why).at(place.as_str()));
-    }
-    // Each property may be the one that is there: the compiler writes all out, once for each.
-    let max = limits::SCHEMA_COUNTED_PROPERTIES;
-    if let Some(place) = counted.filter(|_| properties > max) {
-        let why = format!("beside {properties} properties in the whole schema, at most {max}");
-        return Err(GrammarError::too_large(why).at(place.as_str()));
-    }
     if let (Value::Object(map), false) = (&mut schema, defs.is_empty()) {
         map.insert("$defs".to_owned(), Value::Object(defs));
-    }
-    // What the compiler does doubles with each of them.
-    let (together, max) = (joined.as_ref().map_or(0, |_| joined::patterns(&schema)), limits::SCHEMA_JOINED_PATTERNS);
-    if let Some(place) = joined.filter(|_| together > max) {
-        let why = format!(
-            "schemas are joined here, and a text may have to match {together} patterns and formats at once, at most {max}"
-        );
-        return Err(GrammarError::too_large(why).at(place.as_str()));
     }
     Ok(Checked { schema, parts })
 }
 
 /// Multiples are told apart to a millionth.
-const MULTIPLE_SCALE: u64 = 1_000_000;
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
+const MULTIPLE_SCALE: f64 = 1e6;
 
 /// Digits that any double gives back.
 const NUMBER_DIGITS: usize = 15;
@@ -117,7 +83,6 @@ const PARTS_NODES: usize = 1024;
 
 struct Walk<'a> {
     root: &'a Value,
-    work: &'a mut Work,
     /// What is not supported is left out instead of refused.
     leaves_out: bool,
     /// Schemas and values so far.
@@ -125,18 +90,6 @@ struct Walk<'a> {
     /// What references were called, by their pointers.
     names: HashMap<String, String>,
     defs: Map<String, Value>,
-    /// Properties so far, and where their number is bounded.
-    properties: usize,
-    counted: Option<Path>,
-    /// The smallest multiple of all in parts of `MULTIPLE_SCALE`, and where the last one is.
-    multiple: u64,
-    multiple_at: Option<Path>,
-    /// Where schemas are joined last, if any are.
-    joined: Option<Path>,
-    /// Schemas of all `anyOf` and `oneOf`, each of which is joined with what stands beside them.
-    options: usize,
-    /// Schemas of strings with a pattern or a format, which a length elsewhere may bound where schemas are joined.
-    patterned: usize,
     /// Of `oneOf` it is inside so many.
     one_ofs: usize,
     has_one_of: bool,
@@ -177,12 +130,6 @@ impl Walk<'_> {
             self.put(known, (name, value), &mut out, path)?;
         }
         self.take_together(&mut together, &mut out, path)?;
-        self.work.object(&out).and_then(|()| self.work.string(&out)).map_err(|error| error.at(path.as_str()))?;
-        let applies = |name: &String| matches!(name.as_str(), "$ref" | "anyOf" | "oneOf");
-        if out.contains_key("allOf") || (out.len() > 1 && out.keys().any(applies)) {
-            self.joined = Some(path.clone());
-        }
-        self.patterned += usize::from(out.contains_key("pattern") || out.contains_key("format"));
         let schema = Value::Object(out);
         if self.parts.len() < PARTS && self.nodes <= PARTS_NODES {
             self.parts.push((path.as_str().to_owned(), schema.clone()));
@@ -247,40 +194,15 @@ impl Walk<'_> {
                 same
             }
             (Keyword::Required, _) => invalid("must be a list of strings"),
-            (Keyword::Count, _) => {
-                if place.as_str().ends_with("Properties") {
-                    self.counted = Some(place.clone());
-                }
-                counted(value, place)
-            }
+            (Keyword::Count, _) => counted(value, place),
             (Keyword::Number | Keyword::Exclusive, Value::Number(number)) => self.bound_of_numbers(number, place),
             (Keyword::Exclusive, Value::Bool(_)) => same,
             (Keyword::Number | Keyword::Exclusive, _) => invalid("must be a number"),
-            (Keyword::Multiple, _) => self.multiple(value, place),
-            (Keyword::Pattern, Value::String(pattern)) => pattern_bounds(pattern, place).map(|()| value.clone()),
-            (Keyword::Format, Value::String(_)) => same,
+            (Keyword::Multiple, _) => multiple(value, place),
+            (Keyword::Pattern | Keyword::Format, Value::String(_)) => same,
             (Keyword::Pattern | Keyword::Format, _) => invalid("must be a string"),
             (Keyword::Annotation | Keyword::FalseOnly | Keyword::Identity | Keyword::Unsupported, _) => same,
         }
-    }
-
-    /// Bounds what joined schemas cost, of which the compiler makes each combination.
-    fn check_joined(&self) -> Result<(), GrammarError> {
-        let Some(place) = &self.joined else { return Ok(()) };
-        let (names, options) = (self.properties as u64, self.options as u64);
-        let max = limits::SCHEMA_JOINED;
-        let refused = |why: String| Err(GrammarError::too_large(why).at(place.as_str()));
-        if names * names * (options + 1) > max {
-            return refused(format!(
-                "schemas are joined here, and {names} properties squared, times {options} options of anyOf and oneOf \
-                 and one, in the whole schema are over {max}"
-            ));
-        }
-        let (patterned, max) = (self.patterned, limits::SCHEMA_MEASURED);
-        if patterned > max {
-            return refused(format!("schemas are joined here, and over {max} strings have a pattern or a format"));
-        }
-        Ok(())
     }
 
     /// The compiler writes out all digits that a bound has, on both sides of its point. A looser one is cut to the largest size, which
@@ -303,35 +225,8 @@ impl Walk<'_> {
         Err(GrammarError::too_large(why).at(place.as_str()))
     }
 
-    /// The compiler counts modulo the multiple: modulo that of several, where schemas are joined.
-    fn multiple(&mut self, value: &Value, place: &Path) -> Result<Value, GrammarError> {
-        let Some(number) = value.as_f64().filter(|number| *number > 0.0) else {
-            return Err(GrammarError::invalid("must be a number above 0").at(place.as_str()));
-        };
-        let max = limits::SCHEMA_MULTIPLE;
-        let scaled = number * MULTIPLE_SCALE as f64;
-        // As a whole number of the smallest parts that are told apart.
-        let parts = (scaled.round() as u64).max(1);
-        let unit = gcd(parts, MULTIPLE_SCALE);
-        let exact = (scaled - scaled.round()).abs() <= scaled * 1e-12 && scaled >= 0.5;
-        self.multiple = (self.multiple / gcd(self.multiple, parts)).saturating_mul(parts);
-        self.multiple_at = Some(place.clone());
-        if exact && parts / unit <= max {
-            self.work.multiple(parts / unit).map_err(|error| error.at(place.as_str()))?;
-            return Ok(value.clone());
-        }
-        let why =
-            format!("at most {max} after its decimal point is moved behind its last digit, of which 6 may be decimals");
-        Err(GrammarError::too_large(why).at(place.as_str()))
-    }
-
     fn schemas(&mut self, list: &[Value], place: &Path) -> Result<Value, GrammarError> {
-        if place.as_str().ends_with("oneOf") && list.len() > limits::SCHEMA_ALTERNATIVES {
-            let (count, max) = (list.len(), limits::SCHEMA_ALTERNATIVES);
-            return Err(GrammarError::too_large(format!("{count} schemas, at most {max}")).at(place.as_str()));
-        }
         let one_of = usize::from(place.as_str().ends_with("oneOf"));
-        self.options += if place.as_str().ends_with("allOf") { 0 } else { list.len() };
         self.one_ofs += one_of;
         self.has_one_of |= one_of > 0;
         let checked = list.iter().enumerate().map(|(at, schema)| self.schema(schema, &place.index(at).inner()));
@@ -341,21 +236,9 @@ impl Walk<'_> {
     }
 
     fn named(&mut self, named: &Map<String, Value>, place: &Path) -> Result<Value, GrammarError> {
-        let patterns = place.as_str().ends_with("patternProperties");
-        if patterns && named.len() > limits::SCHEMA_PATTERN_PROPERTIES {
-            let (count, max) = (named.len(), limits::SCHEMA_PATTERN_PROPERTIES);
-            return Err(GrammarError::too_large(format!("{count} patterns, at most {max}")).at(place.as_str()));
-        }
-        self.properties += named.len();
-        let mut out = Map::new();
-        for (name, schema) in named {
-            let place = place.name(name);
-            if patterns {
-                pattern_bounds(name, &place)?;
-            }
-            out.insert(name.clone(), self.schema(schema, &place.inner())?);
-        }
-        Ok(Value::Object(out))
+        let one =
+            |(name, schema): (&String, &Value)| Ok((name.clone(), self.schema(schema, &place.name(name).inner())?));
+        named.iter().map(one).collect::<Result<_, _>>().map(Value::Object)
     }
 
     fn reference(&mut self, to: &str, place: &Path) -> Result<Value, GrammarError> {
@@ -492,6 +375,18 @@ fn types(value: &Value, place: &Path) -> Result<Value, GrammarError> {
     })
 }
 
+/// Multiples are told apart to a millionth.
+fn multiple(value: &Value, place: &Path) -> Result<Value, GrammarError> {
+    let Some(number) = value.as_f64().filter(|number| *number > 0.0) else {
+        return Err(GrammarError::invalid("must be a number above 0").at(place.as_str()));
+    };
+    let scaled = number * MULTIPLE_SCALE;
+    if (scaled - scaled.round()).abs() <= scaled * 1e-12 && scaled >= 0.5 {
+        return Ok(value.clone());
+    }
+    Err(GrammarError::unsupported("at most 6 digits behind its decimal point are supported").at(place.as_str()))
+}
+
 fn counted(value: &Value, place: &Path) -> Result<Value, GrammarError> {
     let max = limits::GRAMMAR_REPETITIONS;
     // 3.0 is a whole number, too.
@@ -520,8 +415,4 @@ fn is_exact(number: &serde_json::Number, place: &Path) -> Result<(), GrammarErro
         )
     };
     if exact { Ok(()) } else { Err(GrammarError::unsupported(why()).at(place.as_str())) }
-}
-
-fn pattern_bounds(pattern: &str, place: &Path) -> Result<(), GrammarError> {
-    check_pattern(pattern).map_err(|error| error.at(place.as_str()))
 }
