@@ -33,6 +33,8 @@ const WALL: u32 = 8;
 const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
 /// A vocabulary is loaded within it.
 const LOAD: Duration = Duration::from_secs(120);
+/// Orders that wait for the thread that has the process.
+const ORDERS: usize = 1024;
 /// Forks for short bodies that are there from the start.
 const FRESH: usize = 2;
 /// Pauses between attempts to start the process again: each is twice as long, up to the maximum.
@@ -98,7 +100,7 @@ impl ReaderProcess {
     /// # Errors
     /// It cannot be started, or has loaded another vocabulary.
     pub(super) fn start(model: &str, setup: Setup, markers: Vec<String>, vocabulary: [u8; 32]) -> io::Result<Self> {
-        let (orders, received) = crossbeam_channel::unbounded();
+        let (orders, received) = crossbeam_channel::bounded(ORDERS);
         let (told, facts) = crossbeam_channel::bounded(1);
         let mut keeper =
             Keeper { model: model.to_owned(), setup, vocabulary, running: None, pause: MIN_PAUSE, not_before: None };
@@ -171,7 +173,7 @@ impl ReaderProcess {
 
     async fn fork(&self, purpose: Purpose) -> Result<Fork, ReadError> {
         let (reply, forked) = oneshot::channel();
-        self.orders.send(Order::Fork(purpose, reply)).map_err(lost)?;
+        self.orders.try_send(Order::Fork(purpose, reply)).map_err(lost)?;
         Fork::new(forked.await.map_err(lost)?.map_err(lost)?, self.orders.clone()).map_err(lost)
     }
 
@@ -212,7 +214,7 @@ impl Fork {
         self.is_buried = true;
         let name = what_it_did(self.pid);
         let (reply, buried) = oneshot::channel();
-        self.orders.send(Order::Bury(self.pid, Some(reply))).ok()?;
+        self.orders.try_send(Order::Bury(self.pid, Some(reply))).ok()?;
         let fate = buried.await.ok()?;
         Some((stage_of(&name?)?, bound(fate, &words_of(&mut self.words))))
     }
@@ -221,8 +223,8 @@ impl Fork {
 impl Drop for Fork {
     fn drop(&mut self) {
         if !self.is_buried {
-            // Without its keeper it has ended.
-            let _ = self.orders.send(Order::Bury(self.pid, None));
+            // Without its keeper it has ended. Where too many orders wait, it ends when it is done, or at its bound.
+            let _ = self.orders.try_send(Order::Bury(self.pid, None));
         }
     }
 }
