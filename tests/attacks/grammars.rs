@@ -67,7 +67,12 @@ fn hostile() -> Vec<Value> {
 fn request(body: &Value, at: usize) -> Value {
     // Each is another grammar than the last of its kind, which the server would remember.
     let text = body.to_string().replace("start: ", &format!("// {at}\nstart: ").replace('\n', "\\n"));
+    let text = text.replace("\"regex\":\"", &format!("\"regex\":\"{at}?"));
     let mut body: Value = serde_json::from_str(&text).unwrap();
+    if let Some(schema) = body.pointer_mut("/response_format/json_schema/schema") {
+        schema["$defs"] = json!({ "unused": { "const": at } });
+        schema["title"] = json!(at.to_string());
+    }
     let messages = json!([{"role": "user", "content": "hi"}]);
     body.as_object_mut().unwrap().extend([("messages".to_owned(), messages), ("max_tokens".to_owned(), json!(4))]);
     body

@@ -64,14 +64,6 @@ pub fn bound_time_of_this_process(cpu: Duration) -> io::Result<()> {
     limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
 }
 
-/// Bounds the address space of this process to what it has now, and `bytes` more.
-///
-/// # Errors
-/// The system does not say what it has, or does not set the bound.
-pub fn bound_further_memory(bytes: u64) -> io::Result<()> {
-    bound_memory(address_space()?.saturating_add(bytes))
-}
-
 /// Bytes of address space that this process has.
 fn address_space() -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;

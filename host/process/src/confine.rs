@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::ClockId;
 use seccompiler::{SeccompAction, SeccompFilter};
 
@@ -16,6 +17,23 @@ pub struct Confined {
     pub files: bool,
     /// No socket can be made, and no program started.
     pub calls: bool,
+}
+
+/// Where memory is short, the system ends this process and its forks before others. It leaves no memory behind on a disk.
+///
+/// # Errors
+/// The system does not take it.
+pub fn make_expendable() -> io::Result<()> {
+    // Whoever raises it needs no right. Where it fails, the system chooses as if nothing had been said.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    limit(Resource::Core, 0)?;
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// The most memory that this process has had, in bytes.
+pub fn most_memory() -> u64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss());
+    u64::try_from(usage).unwrap_or_default().saturating_mul(1024)
 }
 
 /// From now on this process and its forks open no file, make no socket and start no program. What the system has no means for is
@@ -31,8 +49,20 @@ fn close_files() -> Result<bool, landlock::RulesetError> {
 
 /// Calls that a process needs only to reach others.
 fn forbid_calls() -> Result<(), Box<dyn std::error::Error>> {
-    const FORBIDDEN: [i64; 6] =
-        [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace];
+    const FORBIDDEN: [i64; 12] = [
+        libc::SYS_socket,
+        libc::SYS_socketpair,
+        libc::SYS_connect,
+        libc::SYS_bind,
+        libc::SYS_io_uring_setup,
+        libc::SYS_execve,
+        libc::SYS_execveat,
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_getfd,
+    ];
     let rules: BTreeMap<i64, _> = FORBIDDEN.into_iter().map(|call| (call, Vec::new())).collect();
     let denied = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, std::env::consts::ARCH.try_into()?)?;
@@ -67,13 +97,13 @@ impl AddressSpace {
     }
 }
 
-/// Ends this process (by `SIGXCPU`) when it has computed for `seconds` from now on, or up to one more: the system counts whole ones.
+/// Ends this process (by `SIGXCPU`) when it has computed for `seconds` from now on, and up to one more: the system counts whole ones.
 ///
 /// # Errors
 /// The system does not set it.
 pub fn bound_time(seconds: u64) -> io::Result<()> {
     let used = rustix::time::clock_gettime(ClockId::ProcessCPUTime).tv_sec;
-    let soft = u64::try_from(used).unwrap_or_default().saturating_add(seconds.max(1));
+    let soft = u64::try_from(used).unwrap_or_default().saturating_add(seconds).saturating_add(1);
     let maximum = getrlimit(Resource::Cpu).maximum;
     setrlimit(Resource::Cpu, Rlimit { current: Some(maximum.map_or(soft, |most| soft.min(most))), maximum })?;
     Ok(())

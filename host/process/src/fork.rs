@@ -1,11 +1,13 @@
 //! A process that forks when it is asked to: what it has loaded, all forks have, and memory that none of them writes is there once.
-use std::io::{self, PipeReader};
+use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
 use nix::unistd::ForkResult;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal, waitpid,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +34,17 @@ pub struct Fate {
     pub signal: Option<i32>,
 }
 
+/// Why there is no fork.
+#[derive(Debug, thiserror::Error)]
+pub enum NoFork {
+    /// The process that forks is gone.
+    #[error("the process that forks is gone: {0}")]
+    Gone(#[source] io::Error),
+    /// There is none at the moment.
+    #[error(transparent)]
+    Refused(io::Error),
+}
+
 /// The way to a process that forks.
 #[derive(Debug)]
 pub struct Forks(UnixStream);
@@ -46,16 +59,13 @@ impl Forks {
     ///
     /// # Errors
     /// The process that forks is gone, or cannot fork.
-    pub fn fork<P: Serialize>(&mut self, purpose: &P) -> io::Result<(i32, UnixStream, PipeReader)> {
-        let (ours, its) = UnixStream::pair()?;
-        let (words, writer) = io::pipe()?;
-        // What nobody reads must not stop it.
-        rustix::io::ioctl_fionbio(&writer, true)?;
-        rustix::io::ioctl_fionbio(&words, true)?;
-        send_with(&mut self.0, &Order::Fork(purpose), &[its.as_fd(), writer.as_fd()])?;
-        match self.reply()? {
+    pub fn fork<P: Serialize>(&mut self, purpose: &P) -> Result<(i32, UnixStream, PipeReader), NoFork> {
+        let (ours, its, words, writer) = ends().map_err(NoFork::Refused)?;
+        let order = Order::Fork(purpose);
+        send_with(&mut self.0, &order, &[its.as_fd(), writer.as_fd()]).map_err(NoFork::Gone)?;
+        match self.reply().map_err(NoFork::Gone)? {
             Reply::Forked(pid) => Ok((pid, ours, words)),
-            other => Err(io::Error::other(format!("{other:?}"))),
+            other => Err(NoFork::Refused(io::Error::other(format!("{other:?}")))),
         }
     }
 
@@ -76,6 +86,15 @@ impl Forks {
     }
 }
 
+/// Both ends of a fork's connection, and of its standard error.
+fn ends() -> io::Result<(UnixStream, UnixStream, PipeReader, PipeWriter)> {
+    let ((ours, its), (words, writer)) = (UnixStream::pair()?, io::pipe()?);
+    // What nobody reads must not stop it.
+    rustix::io::ioctl_fionbio(&writer, true)?;
+    rustix::io::ioctl_fionbio(&words, true)?;
+    Ok((ours, its, words, writer))
+}
+
 /// Forks as long as somebody asks for it. `prepare` runs here before each fork, `run` in the fork.
 ///
 /// # Errors
@@ -90,10 +109,11 @@ pub fn serve_forks<P: DeserializeOwned>(
             Order::Bury(pid) => Reply::Buried(bury(pid)),
             Order::Fork(purpose) => {
                 prepare(&purpose);
+                let parent = getpid();
                 match (fork(), <[OwnedFd; 2]>::try_from(descriptors)) {
                     (Ok(ForkResult::Child), Ok([connection, words])) => {
                         drop(control);
-                        begin(&connection, &words)?;
+                        begin(parent, &connection, &words)?;
                         run(UnixStream::from(connection), purpose);
                         return Ok(());
                     }
@@ -109,8 +129,12 @@ pub fn serve_forks<P: DeserializeOwned>(
 }
 
 /// Takes its own connection and words in the place of its parent's, and ends with it.
-fn begin(connection: &OwnedFd, words: &OwnedFd) -> io::Result<()> {
+fn begin(parent: Pid, connection: &OwnedFd, words: &OwnedFd) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended before that was said.
+    if getppid() != Some(parent) {
+        return Err(io::Error::from(io::ErrorKind::NotConnected));
+    }
     // The parent's socket is there, too: only without it does the parent's own parent see its end.
     rustix::stdio::dup2_stdin(connection)?;
     rustix::stdio::dup2_stderr(words)?;

@@ -31,8 +31,10 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    rmp_serde::from_slice(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+/// # Errors
+/// It is another message.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
+    rmp_serde::from_slice(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 fn length(header: [u8; LENGTH]) -> io::Result<usize> {
@@ -61,28 +63,26 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T
     decode(&body).map(Some)
 }
 
-/// Sends a message and waits for the answer.
+/// Sends a frame and waits for the body of the answer.
 ///
 /// # Errors
-/// The other end is gone, or one of the messages is none.
-pub async fn ask<T: DeserializeOwned>(
-    other: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    message: &impl Serialize,
-) -> io::Result<T> {
-    other.write_all(&encode(message)?).await?;
+/// The other end is gone, or says that it sends more than anybody does.
+pub async fn exchange(other: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: &[u8]) -> io::Result<Vec<u8>> {
+    other.write_all(frame).await?;
     // Most answers come in one piece, and nothing comes behind one.
-    let mut frame = Vec::with_capacity(ANSWER_BYTES);
+    let mut answer = Vec::with_capacity(ANSWER_BYTES);
     let mut wanted = LENGTH;
-    while frame.len() < wanted {
-        if other.read_buf(&mut frame).await? == 0 {
+    while answer.len() < wanted {
+        // No more than comes: the other end may say anything.
+        answer.reserve(ANSWER_BYTES);
+        if other.read_buf(&mut answer).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
-        if let (LENGTH, Some(header)) = (wanted, frame.first_chunk()) {
+        if let (LENGTH, Some(header)) = (wanted, answer.first_chunk()) {
             wanted = LENGTH + length(*header)?;
-            frame.reserve(wanted.saturating_sub(frame.len()));
         }
     }
-    decode(&frame[LENGTH..])
+    Ok(answer.split_off(LENGTH))
 }
 
 /// As [`send`], with file descriptors.

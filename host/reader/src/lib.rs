@@ -8,12 +8,14 @@
 //! and whoever reads does so in a process that has bounds. A [`Stage`] says what was being read when one was met.
 #![forbid(unsafe_code)]
 
+mod grammar_turns;
 mod local;
 mod model;
 mod prompt;
 mod task;
 mod turns;
 
+pub use grammar_turns::{GrammarTurn, GrammarTurns};
 pub use local::LocalReader;
 pub use model::{ModelReader, TemplateSource};
 pub use task::{Answer, Asker, Bound, Chat, Ending, Facts, ReadError, Reader, Rendered, Stage, Task, Texts};

@@ -2,6 +2,7 @@
 //! server, and for systems without processes that may be forked.
 use std::sync::Arc;
 
+use camshaft_template::ChatTemplate;
 use futures_util::future::BoxFuture;
 
 use crate::model::ModelReader;
@@ -19,10 +20,12 @@ pub struct LocalReader {
 impl LocalReader {
     /// `markers`: texts whose tokens are to be known.
     pub fn new(model: ModelReader, markers: Vec<String>) -> Self {
-        let facts = match model.read(Task::Describe { markers }, &|_| {}) {
-            Ok(Answer::Facts(facts)) => facts,
-            _ => Facts::default(),
+        let read = match model.read(Facts::of_markers(&markers), &|_| {}) {
+            Ok(Answer::Texts(read)) => read,
+            _ => Vec::new(),
         };
+        let template = model.template().map(ChatTemplate::traits).map_err(Clone::clone);
+        let facts = Facts::new(markers, read, template);
         Self { model: Arc::new(model), facts, turns: Turns::default() }
     }
 }

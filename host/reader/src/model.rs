@@ -7,7 +7,7 @@ use camshaft_template::{ChatTemplate, Conversation, RenderError, Source};
 use serde::{Deserialize, Serialize};
 
 use crate::prompt;
-use crate::task::{Answer, Chat, Facts, ReadError, Stage, Task, Texts};
+use crate::task::{Answer, Chat, ReadError, Stage, Task, Texts};
 
 /// A model's chat template and its special tokens.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -70,12 +70,10 @@ impl ModelReader {
     /// What is wrong with what was to be read.
     pub fn read(&self, task: Task, at: &dyn Fn(Stage)) -> Result<Answer, ReadError> {
         match task {
-            Task::Describe { markers } => {
-                at(Stage::Vocabulary);
-                let markers = markers.iter().map(|marker| self.tokenizer.tokenize(marker, false, true)).collect();
+            Task::Describe => {
                 at(Stage::Template);
-                let template = Some(self.template().map(ChatTemplate::traits).map_err(Clone::clone));
-                Ok(Answer::Facts(Facts { template, markers }))
+                let traits = self.template().map(ChatTemplate::traits);
+                traits.map(Answer::Template).map_err(|why| ReadError::Template(why.clone()))
             }
             Task::Chat(chat) => self.chat(*chat, at).map(Answer::Chat),
             Task::Texts(texts) => {

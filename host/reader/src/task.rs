@@ -1,4 +1,5 @@
 //! What a reader is asked, and what it answers.
+use std::collections::HashMap;
 use std::fmt;
 
 use camshaft_core::engine::Encoded;
@@ -31,10 +32,8 @@ pub struct Asker<'a> {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Task {
-    /// Finds out what the template takes, and which tokens these texts are, where they may spell control tokens.
-    Describe {
-        markers: Vec<String>,
-    },
+    /// Finds out what the template takes.
+    Describe,
     Chat(Box<Chat>),
     Texts(Texts),
     /// Finds out whether a grammar can be compiled.
@@ -43,7 +42,7 @@ pub enum Task {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Answer {
-    Facts(Facts),
+    Template(TemplateTraits),
     Chat(Rendered),
     /// Of each text.
     Texts(Vec<Encoded>),
@@ -51,12 +50,25 @@ pub enum Answer {
 }
 
 /// What is known of a model before anybody asks.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct Facts {
     /// What the chat template takes, or why it cannot be used.
-    pub template: Option<Result<TemplateTraits, String>>,
-    /// Of each marker.
-    pub markers: Vec<Vec<Token>>,
+    pub template: Result<TemplateTraits, String>,
+    /// The tokens of texts that may spell control tokens.
+    pub markers: HashMap<String, Vec<Token>>,
+}
+
+impl Facts {
+    /// What is asked of a reader to find out the tokens of `markers`.
+    pub fn of_markers(markers: &[String]) -> Task {
+        Task::Texts(Texts { texts: markers.to_vec(), parse_special: true, most: usize::MAX, ..Texts::default() })
+    }
+
+    /// `read`: the answer to [`Facts::of_markers`].
+    pub fn new(markers: Vec<String>, read: Vec<Encoded>, template: Result<TemplateTraits, String>) -> Self {
+        let tokens = read.into_iter().map(|encoded| encoded.tokens);
+        Self { template, markers: markers.into_iter().zip(tokens).collect() }
+    }
 }
 
 /// A conversation that was written for the model's template.
@@ -124,6 +136,8 @@ pub enum Bound {
     Memory,
     /// It crashed.
     Crash(String),
+    /// Others had the processor for too long: it may do with more of it.
+    Wait,
 }
 
 /// Why something was not read.
@@ -156,6 +170,7 @@ fn ended(stage: Stage, bound: &Bound) -> String {
     };
     match bound {
         Bound::Time => format!("{of} takes too much time"),
+        Bound::Wait => format!("{of} was not given the processor for long enough"),
         Bound::Memory => format!("{of} takes too much memory"),
         Bound::Crash(why) => format!("{of} ended the process that did it ({why})"),
     }

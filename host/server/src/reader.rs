@@ -1,13 +1,13 @@
 //! Who reads for a model: a process of this program that may be killed at any moment (`isolation = "process"`), or threads of this
 //! one.
 //!
-//! The process loads the model's vocabulary and chat template and nothing else, bounds its memory, closes the file system, and forks
-//! whenever somebody is to be read for ([`child`]). A fork does one task at a time, so that whoever ran into a bound is known: its
+//! The process loads the model's vocabulary and chat template and nothing else, closes the file system, and forks whenever somebody is
+//! to be read for ([`child`]). A fork has bounds of memory and CPU time, and does one task at a time, so that whoever ran into a bound is known: its
 //! request gets an error that says what took too much, and nobody else's is touched ([`host`]).
 mod child;
-mod grammars;
 mod host;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,7 +49,14 @@ pub(crate) struct Readable {
 pub(crate) fn run_role() -> Option<ExitCode> {
     HAS_ROLES.store(true, Ordering::Relaxed);
     let role = std::env::args_os().nth(1)?;
-    (role == ROLE).then(|| if child::run().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    (role == ROLE).then(|| match child::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Its standard error is the server's.
+            let _ = writeln!(std::io::stderr(), "camshaft: the process that reads: {error}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// Starts whoever reads for a model. `grammars`: what is compiled for it here.
@@ -65,6 +72,12 @@ pub(crate) fn start(
     let family: Option<&'static Family> = config.family.map(|FamilyKey(family)| family);
     // A fork of an emulated process is one of the emulator.
     let can_fork = HAS_ROLES.load(Ordering::Relaxed) && !camshaft_policy::is_emulated();
+    if config.isolation == IsolationKey::Process && !can_fork {
+        tracing::warn!(
+            model = config.id,
+            "no process can read for the model here: threads do, and nothing bounds them"
+        );
+    }
     if config.isolation == IsolationKey::Thread || !can_fork {
         return Ok(TextModel::local(info, tokenizer, grammars.clone(), family));
     }

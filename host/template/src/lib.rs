@@ -19,6 +19,5 @@ mod write;
 pub use capabilities::{Arguments, Capabilities, SystemTexts};
 pub use jinja::RenderError;
 pub use message::{CalledFunction, Conversation, Message, Role, ToolCall};
-pub use minijinja::Error as CompileError;
 pub use template::{ChatTemplate, Source, TemplateTraits};
 pub use write::{Written, call_id};

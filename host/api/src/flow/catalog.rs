@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use camshaft_core::engine::ModelKind;
+use camshaft_reader::GrammarTurns;
 use camshaft_template::TemplateTraits;
 use crossbeam_channel::Sender;
 
@@ -259,12 +260,14 @@ pub(crate) struct Served {
     /// `system_fingerprint`: changes with the weights and the server's version.
     pub(crate) fingerprint: String,
     asked: AtomicU64,
+    /// Whose grammars are compiled.
+    pub(crate) grammar_turns: Arc<GrammarTurns>,
 }
 
 impl Served {
     pub(crate) fn new(model: Model) -> Arc<Self> {
         let info = model.text().map(|text| &text.info);
-        let template = match model.text().and_then(|text| text.reader.facts().template.as_ref()) {
+        let template = match model.text().map(|text| &text.reader.facts().template) {
             Some(Ok(traits)) => Some(*traits),
             Some(Err(error)) => {
                 tracing::error!(model = model.id, %error, "the chat template cannot be used: no chats");
@@ -294,7 +297,14 @@ impl Served {
         if let Some(notation) = &notation {
             notation.tell(&model.id);
         }
-        Arc::new(Self { model, template, notation, fingerprint, asked: AtomicU64::new(0) })
+        Arc::new(Self {
+            model,
+            template,
+            notation,
+            fingerprint,
+            asked: AtomicU64::new(0),
+            grammar_turns: GrammarTurns::new(),
+        })
     }
 
     /// For a request, which holds it from now on.

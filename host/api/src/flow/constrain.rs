@@ -7,9 +7,10 @@ use camshaft_core::family::parser::Parser;
 use camshaft_core::family::tools::{Tool, Tools};
 use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec, GrammarStore, InUse};
 use camshaft_core::ids::Token;
+use camshaft_core::limits;
 use camshaft_core::message::ShownToken;
 use camshaft_core::thinking::ThinkingBudget;
-use camshaft_reader::ReadError;
+use camshaft_reader::{Bound, ReadError};
 use serde_json::Value;
 
 use crate::flow::error::FlowError;
@@ -187,19 +188,45 @@ async fn compiled(context: ReadContext<'_>, spec: GrammarSpec, path: &str) -> Re
 /// Compiles a grammar, unless it is here.
 async fn compile(context: ReadContext<'_>, spec: GrammarSpec) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
     let grammar = Arc::new(Grammar::new(spec));
-    if let Err(error) = examine(context, &grammar).await? {
-        return Ok(Err(error));
+    let store = &context.served().generator()?.grammars;
+    if !store.has(&grammar) {
+        let _turn = context.served().grammar_turns.take(&context.caller.principal.tenant).await?;
+        if let Err(error) = try_out(context, &grammar).await? {
+            return Ok(Err(error));
+        }
+        let (store, compiles) = (store.clone(), grammar.clone());
+        let compiled = off_thread(usize::MAX, move || Ok(store.compile(&compiles))).await?;
+        return held(grammar, compiled);
     }
-    let (store, compiles) = (context.served().generator()?.grammars.clone(), grammar.clone());
-    let bytes = if store.has(&grammar) { 0 } else { usize::MAX };
-    match off_thread(bytes, move || Ok(store.compile(&compiles))).await? {
+    held(grammar.clone(), store.compile(&grammar))
+}
+
+fn held(
+    grammar: Arc<Grammar>,
+    compiled: Result<InUse, GrammarError>,
+) -> Result<Result<HeldGrammar, GrammarError>, FlowError> {
+    match compiled {
         Err(error) if error.fault == GrammarFault::Busy => Err(FlowError::Overloaded),
         compiled => Ok(compiled.map(|compiled| HeldGrammar::new(grammar, compiled))),
     }
 }
 
-/// Finds out whether a grammar can be compiled: where that may take all time and memory.
+/// Finds out whether a grammar can be compiled.
 async fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
+    let served = context.served();
+    if let Some(verdict) = served.generator()?.grammars.verdict(grammar) {
+        return Ok(verdict);
+    }
+    let _turn = served.grammar_turns.take(&context.caller.principal.tenant).await?;
+    try_out(context, grammar).await
+}
+
+/// Has a grammar compiled where that may take all time and memory, unless somebody has lately. The tenant has its turn.
+async fn try_out(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
+    let (bytes, max) = (grammar.spec().text_bytes(), limits::GRAMMAR_BYTES);
+    if bytes > max {
+        return Ok(Err(GrammarError::too_large(format!("a grammar of {bytes} bytes, at most {max}"))));
+    }
     let store = &context.served().generator()?.grammars;
     if let Some(verdict) = store.verdict(grammar) {
         return Ok(verdict);
@@ -208,6 +235,8 @@ async fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(
         Ok(()) => Ok(()),
         Err(FlowError::Read(ReadError::Grammar(error))) if error.fault != GrammarFault::Busy => Err(error),
         Err(FlowError::Read(ReadError::Grammar(_))) => return Err(FlowError::Overloaded),
+        // Others took the time that it did not have.
+        Err(FlowError::Read(ReadError::Ended(_, Bound::Wait))) => return Err(ReadError::GrammarsBusy.into()),
         Err(FlowError::Read(error @ ReadError::Ended(..))) => Err(GrammarError::too_large(error.to_string())),
         Err(error) => return Err(error),
     };

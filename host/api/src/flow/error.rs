@@ -7,7 +7,7 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{Fault, FaultKind, Refusal};
 use camshaft_core::quota::{Exceeded, Quota};
-use camshaft_reader::{ReadError, Stage};
+use camshaft_reader::{Bound, ReadError, Stage};
 use tokio::task::JoinError;
 
 use crate::flow::budget::NoRoom;
@@ -330,6 +330,9 @@ fn read_answer(error: &ReadError) -> Answer {
         ReadError::Template(_) => Answer::invalid(text).param("messages".to_owned()),
         // Whoever asks for a grammar says where it stands.
         ReadError::Grammar(_) | ReadError::Ended(Stage::Grammar, _) => Answer::invalid(text),
+        ReadError::Busy | ReadError::Ended(_, Bound::Wait) => {
+            Answer::unavailable("overloaded", text, 1).rejection(Rejection::Overloaded)
+        }
         ReadError::Ended(Stage::Template, _) => {
             Answer::unavailable("chat_template_stopped", text, 1).retry(Retry::Never)
         }
@@ -340,7 +343,6 @@ fn read_answer(error: &ReadError) -> Answer {
             let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, text);
             answer.code("grammars_busy").retry(Retry::After(1)).rejection(Rejection::Overloaded)
         }
-        ReadError::Busy => Answer::unavailable("overloaded", text, 1).rejection(Rejection::Overloaded),
         ReadError::Lost(_) => Answer::unavailable("reader_lost", text, 1),
     }
 }

@@ -267,6 +267,7 @@ where
     }
     // What validators have added waits, too.
     incoming.share.grow(read_bytes(&patch)).map_err(FlowError::from)?;
+    let added = patch.len();
     let (body, its) = (body.clone(), of.found.served.model.id.clone());
     let patched = off_thread(of.bytes, move || {
         let (before, body) = (body.member(MODEL), body.patched(&patch)?);
@@ -275,5 +276,7 @@ where
         Ok(is_same.then(|| Arc::new(body)))
     });
     let body = patched.await?.ok_or(AmendmentError::AnotherKind)?;
-    Ok((incoming.read(of, read(incoming.context(of), body.clone())).await?, body))
+    let context = incoming.context(of);
+    let context = ReadContext { bytes: context.bytes + added, ..context };
+    Ok((incoming.read(of, read(context, body.clone())).await?, body))
 }

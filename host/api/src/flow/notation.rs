@@ -1,5 +1,4 @@
 //! How a model's answers have tool calls and thinking: the notation of its family, and which of its control tokens spell that.
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use camshaft_core::engine::ModelInfo;
@@ -43,10 +42,8 @@ impl Notation {
         let template = text.info.templates().unwrap_or_default();
         let Chosen { family, contradicted } = Chosen::new(family, Some(&template));
         let mentioned = |marker: &str| template.contains(marker.trim());
-        let asked = markers(Some(family), &text.info);
-        let spelled: HashMap<&str, &[Token]> =
-            asked.iter().map(String::as_str).zip(text.reader.facts().markers.iter().map(Vec::as_slice)).collect();
-        let tokens = |marker: &str| spelled.get(marker).copied().unwrap_or_default();
+        let spelled = &text.reader.facts().markers;
+        let tokens = |marker: &str| spelled.get(marker).map(Vec::as_slice).unwrap_or_default();
         let control = |marker: &str| {
             let &[token] = tokens(marker) else { return None };
             // What adds text by itself is text to a grammar, too.

@@ -132,7 +132,7 @@ pub(crate) struct ReadContext<'a> {
     pub(crate) api: &'a Api,
     pub(crate) caller: &'a Caller,
     pub(crate) found: &'a Found,
-    /// Of the body.
+    /// Of the body, and of what was added to it.
     pub(crate) bytes: usize,
 }
 
@@ -159,6 +159,9 @@ impl<'a> ReadContext<'a> {
     /// 503: nobody can read them now.
     pub(crate) async fn encode(&self, texts: Texts) -> Result<Vec<Encoded>, FlowError> {
         let count = texts.texts.len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
         match self.read(Task::Texts(texts)).await? {
             Answer::Texts(encoded) if encoded.len() == count => Ok(encoded),
             _ => Err(another_answer()),

@@ -37,8 +37,9 @@ fn what_is_not_supported_is_named_with_line_and_column() {
         ("start: <eos>", "line 1, column 8: <eos>: special tokens are named by number, as <[128000]>"),
         ("start: @other", "line 1, column 8: references to other grammars are not supported"),
         ("start: %lark { start: \"a\" }", "line 1, column 8: %lark is not supported"),
-        ("start: x\nx[max_tokens=3]: /a/", "line 2, column 3: max_tokens= is not supported"),
-        ("start: x\nx[stop=\"\"]: /a/", "line 2, column 3: stop= is not supported"),
+        ("start: x\nx[max_tokens=3]: /a/", "line 2, column 3: max_tokens is not supported"),
+        ("start: x\nx[lazy, capture]: /a/", "line 2, column 9: capture is not supported"),
+        ("start: x\nx[stop=\"\"]: /a/", "line 2, column 3: stop is not supported"),
         ("start: %json { \"not\": {} }", "line 1, column 8: not: keyword not supported"),
         (
             "%llguidance { \"allow_invalid_utf8\": true }\nstart: \"a\"",

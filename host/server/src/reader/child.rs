@@ -3,22 +3,29 @@ use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::ByteTokenizer;
 use camshaft_core::grammar::GrammarStore;
 use camshaft_engine::{LoadOptions, LoadedModel, Placement};
-use camshaft_process::{AddressSpace, bound_time, confine, control, frames, say, serve_forks};
-use camshaft_reader::{ModelReader, Stage, Task, TemplateSource};
+use camshaft_process::{
+    AddressSpace, bound_time, confine, control, frames, make_expendable, most_memory, say, serve_forks,
+};
+use camshaft_reader::{Answer, ModelReader, ReadError, Stage, Task, TemplateSource};
 use rustix::process::{getpriority_process, setpriority_process};
 use serde::{Deserialize, Serialize};
 
 use super::Origin;
 use crate::{demo, weights};
-use camshaft_core::engine::ModelKind;
 
 /// Nice value of what may wait: about a quarter of a core where engines want it.
 const POLITE: i32 = 5;
-/// What a fork is called that has read nothing yet, and what stands before the name of what it reads or has read.
+/// CPU time of loading a vocabulary.
+const LOAD_SECONDS: u64 = 120;
+/// CPU time of receiving a task.
+const RECEIVE_SECONDS: u64 = 10;
+/// Memory that a fork may have taken and go on.
+const WORN_BYTES: u64 = 64 << 20;
+/// What a fork is called that does nothing, and what stands before the name of what it reads.
 const IDLE: &str = "reader";
 const READS: &str = "read-";
 
@@ -42,8 +49,8 @@ pub(super) struct Ready {
 pub(super) struct Purpose {
     /// The template was found to compile.
     pub(super) has_template: bool,
-    /// It compiles a grammar.
-    pub(super) compiles: bool,
+    /// Grammars can be compiled for the vocabulary: what all of them need is made ready.
+    pub(super) has_grammars: bool,
     /// Engines come before it.
     pub(super) is_polite: bool,
     /// Addresses that it may take beside those that it shares with the others. Most are never touched.
@@ -57,11 +64,21 @@ pub(super) struct Timed<T> {
     pub(super) task: T,
 }
 
+/// What comes of a task.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Answered {
+    pub(super) answer: Result<Answer, ReadError>,
+    /// The fork has taken much memory, which would count against the next task.
+    pub(super) is_worn: bool,
+}
+
 /// # Errors
 /// There is no parent, or the vocabulary cannot be loaded.
 pub(super) fn run() -> io::Result<()> {
     let mut control = control()?;
     say(IDLE);
+    make_expendable()?;
+    bound_time(LOAD_SECONDS)?;
     let Some(setup) = frames::receive::<Setup>(&mut control)? else { return Ok(()) };
     let model = load(&setup);
     let vocabulary = match &model {
@@ -70,6 +87,7 @@ pub(super) fn run() -> io::Result<()> {
     };
     let memory = AddressSpace::of_this_process()?;
     let confined = confine();
+    bound_time(u64::MAX)?;
     let ready = vocabulary.map(|vocabulary| Ready { vocabulary, confined: (confined.files, confined.calls) });
     frames::send(&mut control, &ready)?;
     let (tokenizer, info) = model?;
@@ -80,7 +98,7 @@ pub(super) fn run() -> io::Result<()> {
         if purpose.has_template {
             let _ = model.template();
         }
-        if purpose.compiles {
+        if purpose.has_grammars {
             let _ = model.grammars().prepare();
         }
     };
@@ -104,6 +122,7 @@ fn load(setup: &Setup) -> io::Result<(Arc<dyn Tokenizer>, ModelInfo)> {
 
 /// What a fork does: one task after the other.
 fn serve(model: &ModelReader, mut connection: UnixStream, purpose: Purpose) {
+    let most = most_memory().saturating_add(WORN_BYTES);
     say(IDLE);
     if purpose.is_polite {
         let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));
@@ -116,9 +135,12 @@ fn serve(model: &ModelReader, mut connection: UnixStream, purpose: Purpose) {
             return;
         }
         let answer = model.read(task, &|stage| say(&format!("{READS}{stage}")));
-        if frames::send(&mut connection, &answer).is_err() {
+        let is_worn = most_memory() > most;
+        if frames::send(&mut connection, &Answered { answer, is_worn }).is_err() || bound_time(RECEIVE_SECONDS).is_err()
+        {
             return;
         }
+        say(IDLE);
     }
 }
 

@@ -1,11 +1,13 @@
 //! The way to the process that reads.
 use std::fmt;
 use std::io::{self, PipeReader, Read};
+use std::os::unix::net::UnixStream as Ends;
 use std::process::Child;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use camshaft_process::{Fate, Forks, frames, spawn, what_it_did};
+use camshaft_process::{Fate, Forks, NoFork, frames, spawn, what_it_did};
 use camshaft_reader::{Answer, Asker, Bound, Facts, Permit, ReadError, Reader, SHORT_BYTES, Stage, Task, Turns};
 use crossbeam_channel::{Receiver, Sender};
 use futures_util::future::BoxFuture;
@@ -15,71 +17,77 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::ROLE;
-use super::child::{Purpose, Ready, Setup, Timed, stage_of};
-use super::grammars::{GrammarTurns, Turn};
+use super::child::{Answered, Purpose, Ready, Setup, Timed, stage_of};
 use crate::own_program::own_program;
 
 /// CPU time of a task, and what each MiB of its body adds.
 const SECONDS: u64 = 1;
 const SECONDS_PER_MIB: usize = 2;
+/// A task that is not given the CPU is given up, too: seconds for each second of CPU time.
+const WALL: u32 = 8;
+/// A grammar has what is left of the first second of its fork, and waits for the CPU no longer than this.
+const GRAMMAR_SECONDS: u64 = 0;
+const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
+/// The first one makes ready what all of them need, which takes a second with a large vocabulary.
+const FIRST_GRAMMAR_SECONDS: u64 = 20;
 /// Memory of a task, and what each byte of its body adds: it is there several times, and each of its tokens takes some.
 const MEMORY_BYTES: u64 = 1 << 30;
 const MEMORY_PER_BYTE: u64 = 64;
 /// The same of a grammar, its stack with it: whoever generates with it takes as much.
 const GRAMMAR_BYTES: u64 = 384 << 20;
-/// A task that is not given the CPU is given up, too: seconds for each second of CPU time.
-const WALL: u32 = 8;
-/// The same of a grammar.
-const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
-/// A vocabulary is loaded within it.
+/// A vocabulary is loaded within it, and a fork made.
 const LOAD: Duration = Duration::from_secs(120);
-/// Orders that wait for the thread that has the process.
-const ORDERS: usize = 1024;
+const FORK: Duration = Duration::from_secs(10);
 /// Forks for short bodies that are there from the start.
 const FRESH: usize = 2;
-/// Pauses between attempts to start the process again: each is twice as long, up to the maximum.
+/// The process is started again this long after it was started, and each time after twice as long, up to the maximum, until it has
+/// lasted.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Bytes of what a fork said last.
-const WORDS_BYTES: u64 = 16 << 10;
+const LASTS: Duration = Duration::from_secs(10);
+/// Bytes of what a fork has said.
+const WORDS_BYTES: u64 = 64 << 10;
+/// Times that a task is begun whose fork somebody else has killed.
+const ATTEMPTS: usize = 3;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReaderProcess {
     facts: Facts,
     turns: Turns,
-    grammars: Arc<GrammarTurns>,
+    /// A fork has made ready what grammars need.
+    has_grammars: AtomicBool,
     /// Forks that have nothing to do: the first ones since the start, so that short bodies are read where no file can be opened.
-    idle: Mutex<Idle>,
+    idle: Mutex<Vec<NewFork>>,
     orders: Sender<Order>,
-    has_template: bool,
-}
-
-#[derive(Debug, Default)]
-struct Idle {
-    fresh: Vec<NewFork>,
-    used: Vec<Fork>,
+    /// Counts the processes. Forks of one that is gone are gone, too.
+    generation: Arc<AtomicU64>,
 }
 
 /// What the thread is asked that has the process.
 #[derive(Debug)]
 enum Order {
-    Fork(Purpose, oneshot::Sender<io::Result<NewFork>>),
-    /// Kills a fork, and says how it ended.
-    Bury(i32, Option<oneshot::Sender<Fate>>),
+    Fork(Purpose, Sender<Order>, oneshot::Sender<io::Result<NewFork>>),
+    /// Kills a fork of a generation, and says how it ended.
+    Bury(i32, u64, Option<oneshot::Sender<Fate>>),
 }
 
-type NewFork = (i32, std::os::unix::net::UnixStream, PipeReader);
-
-/// A fork of the process. Dropped, it is killed: what it does, nobody waits for.
+/// A fork of the process that nobody speaks to. Dropped, it is killed: what it does, nobody waits for.
 #[derive(Debug)]
-struct Fork {
-    pid: i32,
-    connection: UnixStream,
+struct NewFork {
+    connection: Ends,
     /// Its standard error.
     words: PipeReader,
+    grave: Grave,
+}
+
+/// What has to be done about a fork whatever becomes of it.
+#[derive(Debug)]
+struct Grave {
+    pid: i32,
+    generation: u64,
     orders: Sender<Order>,
-    is_buried: bool,
+    is_filled: bool,
 }
 
 /// The process, and who keeps it.
@@ -89,8 +97,10 @@ struct Keeper {
     /// Of the vocabulary that this server has.
     vocabulary: [u8; 32],
     running: Option<(Child, Forks)>,
+    generation: Arc<AtomicU64>,
+    /// When it was started last, and how long after that it may be started again.
+    begun: Option<Instant>,
     pause: Duration,
-    not_before: Option<Instant>,
 }
 
 impl ReaderProcess {
@@ -98,19 +108,27 @@ impl ReaderProcess {
     /// digest of the one that is here.
     ///
     /// # Errors
-    /// It cannot be started, or has loaded another vocabulary.
+    /// It cannot be started, has loaded another vocabulary, or cannot read the markers.
     pub(super) fn start(model: &str, setup: Setup, markers: Vec<String>, vocabulary: [u8; 32]) -> io::Result<Self> {
-        let (orders, received) = crossbeam_channel::bounded(ORDERS);
+        #[expect(clippy::disallowed_methods, reason = "each fork is ordered under a permit, and buried once")]
+        let (orders, received) = crossbeam_channel::unbounded();
         let (told, facts) = crossbeam_channel::bounded(1);
-        let mut keeper =
-            Keeper { model: model.to_owned(), setup, vocabulary, running: None, pause: MIN_PAUSE, not_before: None };
+        let generation = Arc::new(AtomicU64::new(0));
+        let mut keeper = Keeper {
+            model: model.to_owned(),
+            setup,
+            vocabulary,
+            running: None,
+            generation: generation.clone(),
+            begun: None,
+            pause: MIN_PAUSE,
+        };
+        let sender = orders.clone();
         // The process ends with the thread that started it.
         std::thread::Builder::new().name(format!("reader-{model}")).spawn(move || {
-            let described = keeper.describe(markers).and_then(|facts| {
-                let purpose = short(matches!(facts.template, Some(Ok(_))));
-                let fresh = (0..FRESH).map(|_| keeper.fork(purpose)).collect::<io::Result<_>>()?;
-                Ok((facts, fresh))
-            });
+            let described = keeper.describe(markers, &sender);
+            // It lives as long as somebody else has one.
+            drop(sender);
             let serves = described.is_ok();
             // Whoever started it waits for this.
             let _ = told.send(described);
@@ -120,75 +138,95 @@ impl ReaderProcess {
             keeper.end();
         })?;
         let (facts, fresh) = facts.recv().map_err(io::Error::other)??;
-        let has_template = matches!(facts.template, Some(Ok(_)));
-        let (turns, grammars) = (Turns::default(), GrammarTurns::new());
-        let idle = Mutex::new(Idle { fresh, used: Vec::new() });
-        Ok(Self { facts, turns, grammars, idle, orders, has_template })
+        let (turns, idle) = (Turns::default(), Mutex::new(fresh));
+        Ok(Self { facts, turns, has_grammars: AtomicBool::new(false), idle, orders, generation })
     }
 
     async fn do_task(&self, asker: Asker<'_>, task: Task) -> Result<Answer, ReadError> {
-        let compiles = matches!(task, Task::Grammar(_));
+        if matches!(task, Task::Grammar(_)) {
+            let has_grammars = self.has_grammars.load(Ordering::Relaxed);
+            let seconds = if has_grammars { GRAMMAR_SECONDS } else { FIRST_GRAMMAR_SECONDS };
+            let wall = if has_grammars { GRAMMAR_WALL } else { Duration::from_secs(FIRST_GRAMMAR_SECONDS) };
+            let memory_bytes = if has_grammars { GRAMMAR_BYTES } else { MEMORY_BYTES };
+            let purpose = Purpose { has_grammars, is_polite: true, memory_bytes, ..self.short() };
+            let answer = self.attempts(&Timed { seconds, task: &task }, (purpose, wall), false).await;
+            if matches!(answer, Ok(_) | Err(ReadError::Grammar(_))) {
+                self.has_grammars.store(true, Ordering::Relaxed);
+            }
+            return answer;
+        }
+        let _permit: Permit = self.turns.take(asker).await?;
+        let seconds = SECONDS + (asker.bytes.saturating_mul(SECONDS_PER_MIB) >> 20) as u64;
+        let wall = Duration::from_secs(seconds) * WALL;
         let is_long = asker.bytes > SHORT_BYTES;
-        let _turn: (Option<Turn>, Option<Permit>) = match compiles {
-            true => (Some(self.grammars.take(asker.tenant).await?), None),
-            false => (None, Some(self.turns.take(asker).await?)),
-        };
-        let seconds = SECONDS + if compiles { 0 } else { (asker.bytes.saturating_mul(SECONDS_PER_MIB) >> 20) as u64 };
-        let wall = if compiles { GRAMMAR_WALL } else { Duration::from_secs(seconds) * WALL };
-        let timed = Timed { seconds, task: &task };
-        // A fork that grew is not kept.
-        let is_kept = !compiles && !is_long;
-        let long = MEMORY_BYTES.saturating_add((asker.bytes as u64).saturating_mul(MEMORY_PER_BYTE));
-        let memory_bytes = if compiles { GRAMMAR_BYTES } else { long };
-        let purpose = match is_kept {
-            true => short(self.has_template),
-            false => Purpose { compiles, is_polite: true, memory_bytes, ..short(self.has_template) },
-        };
-        for attempt in 0.. {
-            let mut fork = match if is_kept { self.take_idle()? } else { None } {
+        let memory = MEMORY_BYTES.saturating_add((asker.bytes as u64).saturating_mul(MEMORY_PER_BYTE));
+        let long = Purpose { is_polite: true, memory_bytes: memory, ..self.short() };
+        let purpose = if is_long { long } else { self.short() };
+        self.attempts(&Timed { seconds, task: &task }, (purpose, wall), is_long).await
+    }
+
+    /// Has a fork do a task; another one, where somebody else has killed it.
+    async fn attempts(
+        &self,
+        task: &Timed<&Task>,
+        (purpose, wall): (Purpose, Duration),
+        is_long: bool,
+    ) -> Result<Answer, ReadError> {
+        let frame = frames::encode(task).map_err(lost)?;
+        let is_short = !purpose.is_polite;
+        let mut killed = String::new();
+        for _ in 0..ATTEMPTS {
+            let fork = match if is_short { self.take_idle() } else { None } {
                 Some(fork) => fork,
                 None => self.fork(purpose).await?,
             };
-            let error = match timeout(wall, frames::ask(&mut fork.connection, &timed)).await {
-                Ok(Ok(answer)) => {
-                    if is_kept {
-                        self.idle().used.push(fork);
+            let NewFork { connection, words, grave } = fork;
+            let mut connection = UnixStream::from_std(connection).map_err(lost)?;
+            let answer = match timeout(wall, frames::exchange(&mut connection, &frame)).await {
+                Ok(Ok(body)) => decode(body, is_long).await,
+                Ok(Err(error)) => Err(error),
+                Err(_) => {
+                    let (stage, _) = grave.bury(words).await;
+                    return Err(ReadError::Ended(stage.unwrap_or(Stage::Vocabulary), Bound::Wait));
+                }
+            };
+            match answer {
+                Ok(Answered { answer, is_worn }) => {
+                    if is_short && !is_worn {
+                        let connection = connection.into_std().map_err(lost)?;
+                        self.idle().push(NewFork { connection, words, grave });
                     }
                     return answer;
                 }
-                Ok(Err(error)) => Some(error),
-                Err(_) => None,
-            };
-            let is_late = error.is_none();
-            match fork.bury().await {
-                // Somebody else has killed it, or all of them: it may be tried again.
-                Some((_, None)) | None if attempt == 0 && !is_late => {}
-                Some((stage, Some(bound))) => return Err(ReadError::Ended(stage, bound)),
-                Some((stage, None)) if is_late => return Err(ReadError::Ended(stage, Bound::Time)),
-                _ => return Err(ReadError::Lost(error.map_or_else(String::new, |error| error.to_string()))),
+                Err(error) => match grave.bury(words).await {
+                    (Some(stage), Some(bound)) => return Err(ReadError::Ended(stage, bound)),
+                    _ => killed = error.to_string(),
+                },
             }
         }
-        Err(ReadError::Lost(String::new()))
+        Err(ReadError::Lost(killed))
     }
 
-    async fn fork(&self, purpose: Purpose) -> Result<Fork, ReadError> {
+    async fn fork(&self, purpose: Purpose) -> Result<NewFork, ReadError> {
         let (reply, forked) = oneshot::channel();
-        self.orders.try_send(Order::Fork(purpose, reply)).map_err(lost)?;
-        Fork::new(forked.await.map_err(lost)?.map_err(lost)?, self.orders.clone()).map_err(lost)
+        self.orders.send(Order::Fork(purpose, self.orders.clone(), reply)).map_err(lost)?;
+        forked.await.map_err(lost)?.map_err(lost)
     }
 
-    fn take_idle(&self) -> Result<Option<Fork>, ReadError> {
-        let fresh = {
-            let mut idle = self.idle();
-            if let Some(used) = idle.used.pop() {
-                return Ok(Some(used));
-            }
-            idle.fresh.pop()
-        };
-        fresh.map(|fresh| Fork::new(fresh, self.orders.clone())).transpose().map_err(lost)
+    /// One of the process that runs.
+    fn take_idle(&self) -> Option<NewFork> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let mut idle = self.idle();
+        idle.retain(|fork| fork.grave.generation == generation);
+        idle.pop()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    /// What a fork for short bodies is for.
+    fn short(&self) -> Purpose {
+        short(self.facts.template.is_ok())
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<NewFork>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -203,42 +241,45 @@ impl Reader for ReaderProcess {
     }
 }
 
-impl Fork {
-    fn new((pid, connection, words): NewFork, orders: Sender<Order>) -> io::Result<Self> {
-        connection.set_nonblocking(true)?;
-        Ok(Self { pid, connection: UnixStream::from_std(connection)?, words, orders, is_buried: false })
+/// A long answer where that delays no connection.
+async fn decode(body: Vec<u8>, is_long: bool) -> io::Result<Answered> {
+    if !is_long {
+        return frames::decode(&body);
     }
+    tokio::task::spawn_blocking(move || frames::decode(&body)).await?
+}
 
-    /// What it was reading, and what it ran into unless it was killed by somebody; `None` if nobody knows.
-    async fn bury(mut self) -> Option<(Stage, Option<Bound>)> {
-        self.is_buried = true;
+impl Grave {
+    /// What the fork was reading, and what it ran into unless somebody has killed it.
+    async fn bury(mut self, mut words: PipeReader) -> (Option<Stage>, Option<Bound>) {
         let name = what_it_did(self.pid);
+        self.is_filled = true;
         let (reply, buried) = oneshot::channel();
-        self.orders.try_send(Order::Bury(self.pid, Some(reply))).ok()?;
-        let fate = buried.await.ok()?;
-        Some((stage_of(&name?)?, bound(fate, &words_of(&mut self.words))))
+        // Without the thread it was killed with its parent.
+        let sent = self.orders.send(Order::Bury(self.pid, self.generation, Some(reply)));
+        let fate = if sent.is_ok() { buried.await.ok() } else { None };
+        (name.and_then(|name| stage_of(&name)), fate.and_then(|fate| bound(fate, &words_of(&mut words))))
     }
 }
 
-impl Drop for Fork {
+impl Drop for Grave {
     fn drop(&mut self) {
-        if !self.is_buried {
-            // Without its keeper it has ended. Where too many orders wait, it ends when it is done, or at its bound.
-            let _ = self.orders.try_send(Order::Bury(self.pid, None));
+        if !self.is_filled {
+            // Without the thread it was killed with its parent.
+            let _ = self.orders.send(Order::Bury(self.pid, self.generation, None));
         }
     }
 }
 
-/// What a fork for short bodies is for.
 fn short(has_template: bool) -> Purpose {
-    Purpose { has_template, compiles: false, is_polite: false, memory_bytes: MEMORY_BYTES }
+    Purpose { has_template, has_grammars: false, is_polite: false, memory_bytes: MEMORY_BYTES }
 }
 
 fn lost(error: impl fmt::Display) -> ReadError {
     ReadError::Lost(error.to_string())
 }
 
-/// What a fork said last.
+/// What a fork has said.
 fn words_of(words: &mut PipeReader) -> String {
     let mut said = Vec::new();
     // It ends where there is no more at the moment.
@@ -259,119 +300,157 @@ fn bound(fate: Fate, words: &str) -> Option<Bound> {
 }
 
 impl Keeper {
-    /// Has a first fork find out what is known of the model. One that ends there leaves the model without chats.
-    fn describe(&mut self, markers: Vec<String>) -> io::Result<Facts> {
+    /// Has first forks find out what is known of the model, and makes some for those who come. A template that ends the one that tries
+    /// it leaves the model without chats.
+    fn describe(&mut self, markers: Vec<String>, orders: &Sender<Order>) -> io::Result<(Facts, Vec<NewFork>)> {
         self.run()?;
-        let (pid, mut connection, mut words) = self.fork(short(false))?;
-        connection.set_read_timeout(Some(Duration::from_secs(SECONDS) * WALL))?;
-        let task = Task::Describe { markers };
-        let asked = frames::send(&mut connection, &Timed { seconds: SECONDS, task: &task });
-        let answer = asked.and_then(|()| frames::receive::<Result<Answer, ReadError>>(&mut connection));
-        let name = what_it_did(pid);
-        let fate = self.bury(pid);
-        let why = match answer {
-            Ok(Some(Ok(Answer::Facts(facts)))) => return Ok(facts),
-            Ok(Some(Err(error))) => error.to_string(),
-            _ => {
-                let stage = name.and_then(|name| stage_of(&name)).unwrap_or(Stage::Vocabulary);
-                let bound = bound(fate, &words_of(&mut words)).unwrap_or(Bound::Time);
-                ReadError::Ended(stage, bound).to_string()
-            }
+        let read = match self.ask(&Facts::of_markers(&markers), orders)? {
+            Ok(Answer::Texts(read)) => read,
+            other => return Err(io::Error::other(format!("the vocabulary cannot be read: {other:?}"))),
         };
-        Ok(Facts { template: Some(Err(why)), markers: Vec::new() })
+        let template = match self.ask(&Task::Describe, orders)? {
+            Ok(Answer::Template(traits)) => Ok(traits),
+            Ok(_) => Err("it answered something else".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        let purpose = short(template.is_ok());
+        let fresh = (0..FRESH).map(|_| self.fork(purpose, orders)).collect::<io::Result<_>>()?;
+        Ok((Facts::new(markers, read, template), fresh))
+    }
+
+    /// Has a fork of its own do a task, another time where somebody kills it.
+    ///
+    /// # Errors
+    /// Somebody has killed them, or they were not given the processor.
+    fn ask(&mut self, task: &Task, orders: &Sender<Order>) -> io::Result<Result<Answer, ReadError>> {
+        let mut why = io::Error::from(io::ErrorKind::NotConnected);
+        for _ in 0..ATTEMPTS {
+            let NewFork { mut connection, mut words, mut grave } = self.fork(short(false), orders)?;
+            connection.set_nonblocking(false)?;
+            connection.set_read_timeout(Some(Duration::from_secs(SECONDS) * WALL))?;
+            let asked = frames::send(&mut connection, &Timed { seconds: SECONDS, task });
+            let answer = asked.and_then(|()| frames::receive::<Answered>(&mut connection));
+            let name = what_it_did(grave.pid);
+            grave.is_filled = true;
+            let fate = self.bury(grave.pid, grave.generation);
+            match answer {
+                Ok(Some(Answered { answer, .. })) => return Ok(answer),
+                Ok(None) => {}
+                Err(error) => why = error,
+            }
+            if let Some(bound) = bound(fate, &words_of(&mut words)) {
+                let stage = name.and_then(|name| stage_of(&name)).unwrap_or(Stage::Vocabulary);
+                return Ok(Err(ReadError::Ended(stage, bound)));
+            }
+        }
+        Err(why)
     }
 
     fn keep(&mut self, orders: &Receiver<Order>) {
         for order in orders {
             match order {
-                Order::Fork(purpose, reply) => {
-                    let forked = self.run().and_then(|()| self.fork(purpose));
+                Order::Fork(purpose, orders, reply) => {
+                    let forked = self.run().and_then(|()| self.fork(purpose, &orders));
                     if let Err(error) = &forked {
                         tracing::error!(model = self.model, %error, "nobody can read for the model");
-                        self.lose();
-                    } else {
-                        self.pause = MIN_PAUSE;
                     }
-                    if let Err(Ok((pid, ..))) = reply.send(forked) {
-                        // Nobody waits for it any more.
-                        self.bury(pid);
-                    }
+                    // Where nobody waits for it any more, it is dropped and killed.
+                    let _ = reply.send(forked);
                 }
-                Order::Bury(pid, reply) => {
-                    let fate = self.bury(pid);
+                Order::Bury(pid, generation, reply) => {
+                    let fate = self.bury(pid, generation);
                     reply.map(|reply| reply.send(fate));
                 }
             }
         }
     }
 
-    fn fork(&mut self, purpose: Purpose) -> io::Result<NewFork> {
+    fn fork(&mut self, purpose: Purpose, orders: &Sender<Order>) -> io::Result<NewFork> {
         let (_, forks) = self.running.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        forks.fork(&purpose)
+        match forks.fork(&purpose) {
+            Ok((pid, connection, words)) => {
+                let generation = self.generation.load(Ordering::Relaxed);
+                let grave = Grave { pid, generation, orders: orders.clone(), is_filled: false };
+                connection.set_nonblocking(true)?;
+                Ok(NewFork { connection, words, grave })
+            }
+            Err(NoFork::Gone(error)) => {
+                self.end();
+                Err(error)
+            }
+            Err(NoFork::Refused(error)) => Err(error),
+        }
     }
 
     /// How a fork ended. Those of a process that is gone were killed with it.
-    fn bury(&mut self, pid: i32) -> Fate {
-        let buried = self.running.as_mut().map(|(_, forks)| forks.bury(pid));
-        buried.and_then(Result::ok).unwrap_or(Fate { signal: Some(SIGKILL) })
+    fn bury(&mut self, pid: i32, generation: u64) -> Fate {
+        let killed = Fate { signal: Some(SIGKILL) };
+        if generation != self.generation.load(Ordering::Relaxed) {
+            return killed;
+        }
+        let Some((_, forks)) = self.running.as_mut() else { return killed };
+        forks.bury(pid).unwrap_or_else(|_| {
+            self.end();
+            killed
+        })
     }
 
-    /// Starts the process unless it runs, and not too soon after it was lost.
+    /// Starts the process unless it runs, and not too soon after it was started before.
     fn run(&mut self) -> io::Result<()> {
-        let ended = self.running.as_mut().is_some_and(|(child, _)| !matches!(child.try_wait(), Ok(None)));
-        if ended {
-            self.lose();
-        }
-        if self.running.is_some() {
-            return Ok(());
-        }
-        if self.not_before.is_some_and(|then| Instant::now() < then) {
-            return Err(io::Error::other("it was started lately, and ended"));
-        }
-        let (mut child, mut control) = spawn(&own_program()?, ROLE)?;
-        let begun = Instant::now();
-        control.set_read_timeout(Some(LOAD))?;
-        let asked = frames::send(&mut control, &self.setup);
-        let ready = asked.and_then(|()| frames::receive::<Result<Ready, String>>(&mut control));
-        let why = match ready {
-            Ok(Some(Ok(Ready { vocabulary, confined: (files, calls) }))) if vocabulary == self.vocabulary => {
-                let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                let model = &self.model;
-                tracing::info!(
-                    model,
-                    millis,
-                    pid = child.id(),
-                    landlock = files,
-                    seccomp = calls,
-                    "a process reads for the model"
-                );
-                control.set_read_timeout(None)?;
-                self.running = Some((child, Forks::new(control)));
+        let lived = self.begun.map(|begun| begun.elapsed());
+        if let Some((child, _)) = self.running.as_mut() {
+            if matches!(child.try_wait(), Ok(None)) {
+                if lived.is_some_and(|lived| lived > LASTS) {
+                    self.pause = MIN_PAUSE;
+                }
                 return Ok(());
             }
-            Ok(Some(Ok(_))) => "the model's file has another vocabulary than when it was loaded".to_owned(),
-            Ok(Some(Err(why))) => why,
-            Ok(None) => "the process that reads ended while it loaded the vocabulary".to_owned(),
-            Err(error) => format!("the process that reads does not load the vocabulary: {error}"),
-        };
-        let _ = child.kill();
-        let _ = child.wait();
-        self.lose();
-        Err(io::Error::other(why))
+            self.end();
+        }
+        if lived.is_some_and(|lived| lived < self.pause) {
+            return Err(io::Error::other("the process that reads ended, and was started again a moment ago"));
+        }
+        self.begun = Some(Instant::now());
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
+        let (mut child, control) = spawn(&own_program()?, ROLE)?;
+        match self.introduce(&control) {
+            Ok(()) => {
+                self.running = Some((child, Forks::new(control)));
+                Ok(())
+            }
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
     }
 
-    /// The process is gone: the next attempt waits for longer.
-    fn lose(&mut self) {
-        self.end();
-        self.not_before = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(MAX_PAUSE);
+    /// Tells the process what to load, and waits until it has.
+    fn introduce(&self, mut control: &Ends) -> io::Result<()> {
+        let begun = Instant::now();
+        control.set_read_timeout(Some(LOAD))?;
+        frames::send(&mut control, &self.setup)?;
+        match frames::receive::<Result<Ready, String>>(&mut control)? {
+            Some(Ok(Ready { vocabulary, confined: (files, calls) })) if vocabulary == self.vocabulary => {
+                let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                let model = &self.model;
+                tracing::info!(model, millis, landlock = files, seccomp = calls, "a process reads for the model");
+                self.generation.fetch_add(1, Ordering::Relaxed);
+                control.set_read_timeout(Some(FORK))
+            }
+            Some(Ok(_)) => Err(io::Error::other("the model's file has another vocabulary than when it was loaded")),
+            Some(Err(why)) => Err(io::Error::other(why)),
+            None => Err(io::Error::other("the process that reads ended while it loaded the vocabulary")),
+        }
     }
 
     fn end(&mut self) {
         if let Some((mut child, _)) = self.running.take() {
-            // It has ended, or must.
+            // It has ended, or must. Its forks are of no generation from now on.
             let _ = child.kill();
             let _ = child.wait();
+            self.generation.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -58,7 +58,7 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
     row(
         429,
         "rate_limit_error",
-        &[Some("rate_limit_exceeded"), Some("insufficient_quota"), Some("queue_full")],
+        &[Some("rate_limit_exceeded"), Some("insufficient_quota"), Some("grammars_busy"), Some("queue_full")],
         "A quota is used up, or too many requests wait.",
     ),
     row(431, INVALID, &[Some("too_many_headers"), Some("head_too_large")], "The request's head is too large."),
@@ -73,6 +73,8 @@ pub(crate) const ERRORS: &[ErrorRow] = &[
             Some("overloaded"),
             Some("worker_lost"),
             Some("chat_template_stopped"),
+            Some("vocabulary_stopped"),
+            Some("reader_lost"),
             Some("chat_template_invalid"),
         ],
         "The server, the model or the memory is not there at the moment.",

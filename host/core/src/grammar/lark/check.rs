@@ -9,7 +9,7 @@ use crate::limits;
 /// The options of `%llguidance` that a client may set.
 const OPTIONS: &[&str] = &["no_forcing", "allow_initial_skip", "ignore_once"];
 /// Attributes of rules that the compiler knows and this server does not do.
-const ATTRIBUTES: &[&str] = &["max_tokens", "temperature", "stop", "stop_capture"];
+const ATTRIBUTES: &[&str] = &["max_tokens", "temperature", "stop", "stop_capture", "capture"];
 
 /// The member of a JSON schema with settings of the compiler, and those of them that a grammar may set: how its JSON is spaced.
 pub(crate) const JSON_OPTIONS: &str = "x-guidance";
@@ -43,8 +43,8 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
             Word::Reference(_) => return refused("references to other grammars are not supported"),
             Word::Directive("%ignore" | "%import" | "%if") => {}
             Word::Directive(name) => return refused(&format!("{} is not supported", shown(name))),
-            Word::Name(name) if ATTRIBUTES.contains(name) && is_mark(words.get(at + 1), '=') => {
-                return refused(&format!("{name}= is not supported"));
+            Word::Name(name) if ATTRIBUTES.contains(name) && is_attribute(&words[..at]) => {
+                return refused(&format!("{name} is not supported"));
             }
             Word::Json("%llguidance", value) => check_options(value).map_err(here)?,
             Word::Json("%regex", _) => {}
@@ -65,8 +65,16 @@ pub(crate) fn check(text: &str, dress: impl Fn(&mut Value)) -> Result<String, Gr
     Ok(out)
 }
 
-fn is_mark(place: Option<&Place<'_>>, mark: char) -> bool {
-    place.is_some_and(|place| place.word == Word::Mark(mark))
+/// Whether what follows these words is an attribute of a rule: in brackets behind the first name of a line.
+fn is_attribute(before: &[Place<'_>]) -> bool {
+    let line = before.iter().rposition(|place| place.word == Word::Newline).map_or(before, |at| &before[at + 1..]);
+    let is = |place: &Place<'_>, mark: char| place.word == Word::Mark(mark);
+    match line {
+        [first, bracket, rest @ ..] => {
+            matches!(first.word, Word::Name(_)) && is(bracket, '[') && !rest.iter().any(|place| is(place, ']'))
+        }
+        _ => false,
+    }
 }
 
 /// The compiler goes into each group, and into each negation.

@@ -1,19 +1,20 @@
-//! Who may have a grammar compiled: one at a time for a tenant, a few in all, and the others wait briefly.
+//! Who may have a grammar tried and compiled: one at a time for a tenant, a few in all, and the others wait briefly.
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
-use camshaft_reader::ReadError;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long a grammar waits for others. With the time that one may take, its request is answered within three seconds.
+use crate::task::ReadError;
+
+/// How long a grammar waits for others.
 const WAIT: Duration = Duration::from_millis(1500);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct GrammarTurns {
+pub struct GrammarTurns {
     /// Whose grammars are being compiled.
     running: Mutex<Vec<TenantId>>,
     most: usize,
@@ -22,21 +23,22 @@ pub(super) struct GrammarTurns {
 
 /// A turn. Dropping it passes it on.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub struct GrammarTurn {
     turns: Arc<GrammarTurns>,
     tenant: TenantId,
 }
 
 impl GrammarTurns {
     /// Half of the cores are left to the engine.
-    pub(super) fn new() -> Arc<Self> {
+    #[must_use]
+    pub fn new() -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Arc::new(Self { running: Mutex::default(), most: (cores / 2).max(1), ended: Notify::new() })
     }
 
     /// # Errors
     /// Others are compiled for too long.
-    pub(super) async fn take(self: &Arc<Self>, tenant: &TenantId) -> Result<Turn, ReadError> {
+    pub async fn take(self: &Arc<Self>, tenant: &TenantId) -> Result<GrammarTurn, ReadError> {
         let turn = async {
             loop {
                 let ended = self.ended.notified();
@@ -49,15 +51,15 @@ impl GrammarTurns {
         timeout(WAIT, turn).await.map_err(|_| ReadError::GrammarsBusy)
     }
 
-    fn try_take(self: &Arc<Self>, tenant: &TenantId) -> Option<Turn> {
+    fn try_take(self: &Arc<Self>, tenant: &TenantId) -> Option<GrammarTurn> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = running.len() < self.most && !running.contains(tenant);
         is_free.then(|| running.push(tenant.clone()))?;
-        Some(Turn { turns: self.clone(), tenant: tenant.clone() })
+        Some(GrammarTurn { turns: self.clone(), tenant: tenant.clone() })
     }
 }
 
-impl Drop for Turn {
+impl Drop for GrammarTurn {
     fn drop(&mut self) {
         let mut running = self.turns.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = running.iter().position(|tenant| *tenant == self.tenant) {
