@@ -158,7 +158,8 @@ pub enum ReadError {
     /// Reading was ended.
     #[error("{}", ended(*.0, .1))]
     Ended(Stage, Bound),
-    #[error("nobody reads for the model at the moment: {0}")]
+    /// Why is for the log.
+    #[error("nobody reads for the model at the moment")]
     Lost(String),
 }
 

@@ -78,6 +78,12 @@ pub(crate) fn start(
             "no process can read for the model here: threads do, and nothing bounds them"
         );
     }
+    if config.isolation == IsolationKey::Thread {
+        tracing::info!(
+            model = config.id,
+            "threads read for the model, and nothing bounds them: isolation is \"thread\""
+        );
+    }
     if config.isolation == IsolationKey::Thread || !can_fork {
         return Ok(TextModel::local(info, tokenizer, grammars.clone(), family));
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use camshaft_core::grammar::{Grammar, GrammarSpec};
 use camshaft_process::{Fate, Forks, NoFork, frames, spawn, what_it_did};
 use camshaft_reader::{Answer, Asker, Bound, Facts, Permit, ReadError, Reader, SHORT_BYTES, Stage, Task, Turns};
 use crossbeam_channel::{Receiver, Sender};
@@ -28,8 +29,8 @@ const WALL: u32 = 8;
 /// A grammar has what is left of the first second of its fork, and waits for the CPU no longer than this.
 const GRAMMAR_SECONDS: u64 = 0;
 const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
-/// The first one makes ready what all of them need, which takes a second with a large vocabulary.
-const FIRST_GRAMMAR_SECONDS: u64 = 20;
+/// What all of them need takes a second with a large vocabulary.
+const READY_SECONDS: u64 = 20;
 /// Memory of a task, and what each byte of its body adds: it is there several times, and each of its tokens takes some.
 const MEMORY_BYTES: u64 = 1 << 30;
 const MEMORY_PER_BYTE: u64 = 64;
@@ -53,6 +54,7 @@ const ATTEMPTS: usize = 3;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReaderProcess {
+    model: String,
     facts: Facts,
     turns: Turns,
     /// A fork has made ready what grammars need.
@@ -139,21 +141,17 @@ impl ReaderProcess {
         })?;
         let (facts, fresh) = facts.recv().map_err(io::Error::other)??;
         let (turns, idle) = (Turns::default(), Mutex::new(fresh));
-        Ok(Self { facts, turns, has_grammars: AtomicBool::new(false), idle, orders, generation })
+        let (model, has_grammars) = (model.to_owned(), AtomicBool::new(false));
+        Ok(Self { model, facts, turns, has_grammars, idle, orders, generation })
     }
 
     async fn do_task(&self, asker: Asker<'_>, task: Task) -> Result<Answer, ReadError> {
         if matches!(task, Task::Grammar(_)) {
-            let has_grammars = self.has_grammars.load(Ordering::Relaxed);
-            let seconds = if has_grammars { GRAMMAR_SECONDS } else { FIRST_GRAMMAR_SECONDS };
-            let wall = if has_grammars { GRAMMAR_WALL } else { Duration::from_secs(FIRST_GRAMMAR_SECONDS) };
-            let memory_bytes = if has_grammars { GRAMMAR_BYTES } else { MEMORY_BYTES };
-            let purpose = Purpose { has_grammars, is_polite: true, memory_bytes, ..self.short() };
-            let answer = self.attempts(&Timed { seconds, task: &task }, (purpose, wall), false).await;
-            if matches!(answer, Ok(_) | Err(ReadError::Grammar(_))) {
-                self.has_grammars.store(true, Ordering::Relaxed);
-            }
-            return answer;
+            self.make_ready().await?;
+            let purpose = Purpose { has_grammars: true, is_polite: true, memory_bytes: GRAMMAR_BYTES, ..self.short() };
+            return self
+                .attempts(&Timed { seconds: GRAMMAR_SECONDS, task: &task }, (purpose, GRAMMAR_WALL), false)
+                .await;
         }
         let _permit: Permit = self.turns.take(asker).await?;
         let seconds = SECONDS + (asker.bytes.saturating_mul(SECONDS_PER_MIB) >> 20) as u64;
@@ -163,6 +161,24 @@ impl ReaderProcess {
         let long = Purpose { is_polite: true, memory_bytes: memory, ..self.short() };
         let purpose = if is_long { long } else { self.short() };
         self.attempts(&Timed { seconds, task: &task }, (purpose, wall), is_long).await
+    }
+
+    /// Finds out, with a grammar of nobody's, whether the vocabulary can be constrained: then it is made ready where all forks have it.
+    async fn make_ready(&self) -> Result<(), ReadError> {
+        if self.has_grammars.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let grammar = Grammar::new(GrammarSpec::Choice { texts: vec!["a".to_owned()] });
+        let (seconds, task) = (READY_SECONDS, Task::Grammar(Box::new(grammar)));
+        let purpose = Purpose { is_polite: true, ..self.short() };
+        let tried =
+            self.attempts(&Timed { seconds, task: &task }, (purpose, Duration::from_secs(seconds)), false).await;
+        // Whether the vocabulary can write that grammar is another question.
+        if let Ok(_) | Err(ReadError::Grammar(_)) = tried {
+            self.has_grammars.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        tried.map(drop)
     }
 
     /// Has a fork do a task; another one, where somebody else has killed it.
@@ -187,7 +203,7 @@ impl ReaderProcess {
                 Ok(Err(error)) => Err(error),
                 Err(_) => {
                     let (stage, _) = grave.bury(words).await;
-                    return Err(ReadError::Ended(stage.unwrap_or(Stage::Vocabulary), Bound::Wait));
+                    return Err(self.ended(stage.unwrap_or(Stage::Vocabulary), Bound::Wait));
                 }
             };
             match answer {
@@ -199,12 +215,17 @@ impl ReaderProcess {
                     return answer;
                 }
                 Err(error) => match grave.bury(words).await {
-                    (Some(stage), Some(bound)) => return Err(ReadError::Ended(stage, bound)),
+                    (Some(stage), Some(bound)) => return Err(self.ended(stage, bound)),
                     _ => killed = error.to_string(),
                 },
             }
         }
         Err(ReadError::Lost(killed))
+    }
+
+    fn ended(&self, stage: Stage, bound: Bound) -> ReadError {
+        tracing::warn!(model = self.model, %stage, ?bound, "reading a request was ended");
+        ReadError::Ended(stage, bound)
     }
 
     async fn fork(&self, purpose: Purpose) -> Result<NewFork, ReadError> {
@@ -351,9 +372,6 @@ impl Keeper {
             match order {
                 Order::Fork(purpose, orders, reply) => {
                     let forked = self.run().and_then(|()| self.fork(purpose, &orders));
-                    if let Err(error) = &forked {
-                        tracing::error!(model = self.model, %error, "nobody can read for the model");
-                    }
                     // Where nobody waits for it any more, it is dropped and killed.
                     let _ = reply.send(forked);
                 }
@@ -375,10 +393,14 @@ impl Keeper {
                 Ok(NewFork { connection, words, grave })
             }
             Err(NoFork::Gone(error)) => {
+                tracing::error!(model = self.model, %error, "the process that reads for the model is gone");
                 self.end();
                 Err(error)
             }
-            Err(NoFork::Refused(error)) => Err(error),
+            Err(NoFork::Refused(error)) => {
+                tracing::error!(model = self.model, %error, "no process can read for the model at the moment");
+                Err(error)
+            }
         }
     }
 
@@ -421,6 +443,7 @@ impl Keeper {
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
+                tracing::error!(model = self.model, %error, "nobody can read for the model");
                 Err(error)
             }
         }
