@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use camshaft_tests::{Request, Setup, api_keys};
 use serde_json::{Value, json};
 
+use crate::readers::{most, readers};
 use crate::{CHAT, Row};
 
 const TENANTS: usize = 8;
@@ -78,18 +79,6 @@ fn request(body: &Value, at: usize) -> Value {
     body
 }
 
-/// Processes that the server has started, and those that they have.
-fn descendants(pid: i32) -> usize {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let children: Vec<i32> = children.flat_map(|list| pids(&list)).collect();
-    children.len() + children.into_iter().map(descendants).sum::<usize>()
-}
-
-fn pids(list: &str) -> Vec<i32> {
-    list.split(' ').filter_map(|pid| pid.parse().ok()).collect()
-}
-
 #[test]
 fn two_hundred_hostile_grammars_cost_nobody_but_who_sends_them() {
     let row = Row::begin("200 hostile grammars from 8 tenants, 40 at once, of which some leave");
@@ -127,13 +116,14 @@ fn two_hundred_hostile_grammars_cost_nobody_but_who_sends_them() {
         }
     });
     // Whatever was left behind has ended.
+    let left = || readers(server.pid().as_raw_pid()).len();
     for _ in 0..100 {
-        if descendants(server.pid().as_raw_pid()) <= 4 {
+        if left() <= most() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    assert!(descendants(server.pid().as_raw_pid()) <= 4, "{} processes", descendants(server.pid().as_raw_pid()));
+    assert!(left() <= most(), "{} processes", left());
     assert_eq!(text(polite.ask(CHAT, &story)), alone);
     row.end(&format!("{} answered, and the polite client's text is the same", statuses.into_inner()));
 }

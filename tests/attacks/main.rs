@@ -11,6 +11,7 @@ mod instances;
 mod memory;
 mod neighbour;
 mod quotas;
+mod readers;
 mod reloads;
 mod slow;
 mod spinning;

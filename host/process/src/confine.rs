@@ -115,3 +115,23 @@ fn limit(resource: Resource, value: u64) -> io::Result<()> {
     setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_a_task_that_begins_within_a_second_has_all_of_its_time() {
+        let now = || {
+            let used = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
+            used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+        };
+        while now().fract() < 0.5 {
+            std::hint::spin_loop();
+        }
+        bound_time(1).unwrap();
+        let left = getrlimit(Resource::Cpu).current.unwrap() as f64 - now();
+        bound_time(u64::MAX).unwrap();
+        assert!((1.0..=2.0).contains(&left), "{left} s");
+    }
+}

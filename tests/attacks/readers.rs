@@ -1,0 +1,51 @@
+//! The processes that read for a model, killed from outside.
+use camshaft_tests::Setup;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::{CHAT, Row};
+
+/// The processes that read for a server: of each model the one that forks, and its forks behind it.
+pub(crate) fn readers(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<i32> = children.flat_map(|list| pids(&list)).filter(|pid| reads(*pid)).collect();
+    children.into_iter().flat_map(|child| std::iter::once(child).chain(readers(child))).collect()
+}
+
+fn pids(list: &str) -> Vec<i32> {
+    list.split(' ').filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn reads(pid: i32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.starts_with("reader") || name.starts_with("read-")
+}
+
+/// As many may be left of one model where nobody asks for anything.
+pub(crate) fn most() -> usize {
+    1 + std::thread::available_parallelism().map_or(1, std::num::NonZero::get).max(2)
+}
+
+#[test]
+fn readers_that_are_killed_cost_nobody_an_answer() {
+    let row = Row::begin("the process that reads killed, and then all of its forks");
+    let server = Setup::new().start();
+    let hello = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
+    let chats = |why: &str| {
+        for _ in 0..10 {
+            let answer = server.client.post(CHAT, &hello);
+            assert_eq!(answer.status, 200, "{why}: {}", answer.text());
+        }
+    };
+    let kill = |pid: &i32| kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
+    chats("at first");
+    let all = readers(server.pid().as_raw_pid());
+    assert!(all.len() >= 2, "{all:?}");
+    kill(&all[0]);
+    chats("the process that forks is gone");
+    let all = readers(server.pid().as_raw_pid());
+    all[1..].iter().for_each(kill);
+    chats("all forks are gone");
+    row.end("30 chats answered");
+}
