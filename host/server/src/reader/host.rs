@@ -45,6 +45,8 @@ const FRESH: usize = 2;
 /// lasted.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// What is left of a pause is waited for up to this long; a longer one refuses whoever asks.
+const PATIENCE: Duration = Duration::from_secs(1);
 const LASTS: Duration = Duration::from_secs(10);
 /// Bytes of what a fork has said.
 const WORDS_BYTES: u64 = 64 << 10;
@@ -429,12 +431,14 @@ impl Keeper {
             }
             self.end();
         }
-        if lived.is_some_and(|lived| lived < self.pause) {
+        let rest = lived.map_or(Duration::ZERO, |lived| self.pause.saturating_sub(lived));
+        if rest > PATIENCE {
             return Err(io::Error::other("the process that reads ended, and was started again a moment ago"));
         }
+        std::thread::sleep(rest);
         self.begun = Some(Instant::now());
         self.pause = (self.pause * 2).min(MAX_PAUSE);
-        let (mut child, control) = spawn(&own_program()?, ROLE)?;
+        let (mut child, control) = spawn(&own_program()?, ROLE, &[])?;
         match self.introduce(&control) {
             Ok(()) => {
                 self.running = Some((child, Forks::new(control)));
