@@ -6,13 +6,13 @@
 //! full rate.
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Parts of the window in which calls are counted: what is older than the window goes part by part.
 const PARTS: usize = 8;
 
 /// When a breaker opens, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakerSettings {
     /// Faults within the window that open it; 0: it never opens.
     pub faults: u32,

@@ -5,7 +5,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a share counts.
 const WHOLE: u32 = 1_000_000;
@@ -15,7 +15,7 @@ const MORE_FAULTS_PERCENT: u128 = 1;
 const EARLY_FAULTS: u64 = 3;
 
 /// What traffic is shared out by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CanaryBy {
     /// All requests of a tenant meet the same version.
@@ -38,7 +38,7 @@ impl CanaryBy {
 }
 
 /// A share of traffic, in millionths.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share(u32);
 
 impl Share {
@@ -58,7 +58,7 @@ impl Share {
 }
 
 /// How a new version is tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CanarySettings {
     pub share: Share,
     pub by: CanaryBy,

@@ -182,6 +182,11 @@ impl Events for Vec<Event> {
 }
 
 impl Event {
+    /// Whether it is told to the client; the pool hears of the others, and of how it ends.
+    pub fn is_for_client(&self) -> bool {
+        matches!(self, Self::Started { .. } | Self::Delta { .. } | Self::Finished { .. } | Self::Failed { .. })
+    }
+
     /// The request an event speaks of.
     pub fn id(&self) -> RequestId {
         match self {

@@ -2,6 +2,8 @@
 //!
 //! All sizes are bytes unless their name says something else.
 
+use serde::{Deserialize, Serialize};
+
 /// What a model may use of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceNeeds {
@@ -18,7 +20,7 @@ pub struct DeviceNeeds {
 }
 
 /// What of a model lies on devices.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloaded {
     /// 0: nothing. The first is the one that makes logits, the others are counted from the last one on.
     pub layers: u32,

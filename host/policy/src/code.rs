@@ -20,6 +20,7 @@ use std::time::SystemTime;
 
 use camshaft_core::policy::Hook;
 use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -48,7 +49,7 @@ pub(crate) struct CodeDir<'a> {
 }
 
 /// The name of a component's file.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CodeName(String);
 
 impl CodeName {

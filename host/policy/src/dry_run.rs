@@ -9,7 +9,7 @@ use crate::error::{PolicyError, Rejection, SettingsError};
 use crate::examine;
 use crate::files::SIDECAR_MAX_BYTES;
 use crate::imports::identity::Identity;
-use crate::imports::metrics::MetricFamilies;
+use crate::imports::metrics::{MetricFamilies, PluginMetrics};
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 use crate::supplies::Supplies;
@@ -63,7 +63,9 @@ impl Checks {
         sidecar.check_digest(SETTINGS, &compiled.digest)?;
         let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
         // Neither its state nor its metrics are those of a policy that serves.
-        let identity = Arc::new(Identity::new(hook, &PolicyName::from("check"), families, None));
+        let name = PolicyName::from("check");
+        let metrics = PluginMetrics::new(hook, name.clone(), families);
+        let identity = Arc::new(Identity::new(hook, &name, metrics, None));
         // It is given neither documents nor secrets: they are for what serves.
         let of = (identity, Arc::<Supplies>::default());
         let said = examine::introduce(runtime, &compiled, of, sidecar.memory_bytes, Some(&sidecar.settings));

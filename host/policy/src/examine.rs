@@ -76,8 +76,8 @@ fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let pre = link(runtime.linker(hook), &component, hook)?;
     let asks = asks(&component);
     let (digest, size_bytes) = (digest_of(bytes), bytes.len() as u64);
-    let file = ArcSwapOption::empty();
-    Ok(Compiled { digest, size_bytes, file, api_version, imports, exports, asks, pre })
+    let (file, code) = (ArcSwapOption::empty(), runtime.code_name(hook, bytes));
+    Ok(Compiled { digest, size_bytes, file, code, api_version, imports, exports, asks, pre })
 }
 
 /// A component imports the methods that it may call, and no others.

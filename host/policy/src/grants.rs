@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use camshaft_core::policy::Hook;
+use serde::{Deserialize, Serialize};
 
 use crate::matching::Pattern;
 
@@ -37,7 +38,7 @@ pub struct WrongGrant {
 }
 
 /// What a policy may have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     headers: Vec<Pattern>,
     documents: Vec<Pattern>,

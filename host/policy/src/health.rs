@@ -30,6 +30,8 @@ pub(crate) struct Health {
     times: Times,
     /// Its breaker has opened, and why.
     opened: OnceLock<String>,
+    /// What the breaker is in the process that asks the policy, where that is another one.
+    told: Mutex<Option<BreakerState>>,
     /// An opening that nobody has looked at.
     alarmed: AtomicBool,
     alarm: Sender<()>,
@@ -52,6 +54,7 @@ impl Health {
             judged_faults: AtomicU64::new(0),
             times: Times::default(),
             opened: OnceLock::new(),
+            told: Mutex::default(),
             alarmed: AtomicBool::new(false),
             alarm,
             was_clean: AtomicBool::new(false),
@@ -95,7 +98,16 @@ impl Health {
     }
 
     pub(crate) fn breaker_state(&self) -> BreakerState {
-        self.breaker().state()
+        self.told().unwrap_or_else(|| self.breaker().state())
+    }
+
+    /// The process that asks the policy says so.
+    pub(crate) fn breaker_is(&self, state: BreakerState) {
+        *self.told() = Some(state);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<BreakerState>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a call and its time.

@@ -22,6 +22,7 @@ use crate::hooks::{filter, sampler};
 use crate::load::{Claim, Demands, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
+use crate::replica::{Noted, Replication};
 use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;
 use crate::scheduling::{ModelScheduler, Replacements};
@@ -60,6 +61,8 @@ pub struct PolicyHost {
     history: Arc<Mutex<PolicyHistory>>,
     /// `None`: there is no directory.
     checks: Option<Checks>,
+    /// The same.
+    runtime: Option<Arc<Runtime>>,
     threads: Mutex<Option<PolicyThreads>>,
 }
 
@@ -107,12 +110,14 @@ impl PolicyHost {
         let Some(dir) = config.dir else {
             PolicyMetrics::register(registry)?;
             let (replacements, history, checks, threads) = Default::default();
-            return Ok((Arc::new(Self { registry: serving, replacements, history, checks, threads }), None));
+            let host = Self { registry: serving, replacements, history, checks, runtime: None, threads };
+            return Ok((Arc::new(host), None));
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref(), config.compiler)?);
         let ticker = Ticker::start(runtime.engines())?;
+        serving.tell(runtime.feeds.clone());
         let checks = Some(Checks::new(runtime.clone()));
-        let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?.granting(config.grants);
+        let mut loader = Loader::new(dir, runtime.clone(), serving.clone(), registry, spawner)?.granting(config.grants);
         loader.start()?;
         if !config.allow_empty {
             loader.refuse_empty()?;
@@ -120,7 +125,7 @@ impl PolicyHost {
         let (requests, received) = bounded(REQUESTS);
         let threads = PolicyThreads { requests, watcher: None, _ticker: ticker };
         let (replacements, history, threads) = (Arc::default(), loader.history(), Mutex::new(Some(threads)));
-        let host = Self { registry: serving, replacements, history, checks, threads };
+        let host = Self { registry: serving, replacements, history, checks, runtime: Some(runtime), threads };
         Ok((Arc::new(host), Some(PolicyWatch::new(loader, received, config.poll))))
     }
 
@@ -154,6 +159,25 @@ impl PolicyHost {
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.
     pub fn scheduler(&self, model: &str) -> Arc<dyn SchedulerHook> {
         Arc::new(ModelScheduler::new(model, self.registry.clone(), self.replacements.clone()))
+    }
+
+    /// For another process that is to run samplers and filters; `None`: there never are any.
+    ///
+    /// # Errors
+    /// Compiled code is not kept where that process could find it.
+    pub fn replicate(&self) -> Result<Option<Replication>, PolicyError> {
+        let Some(runtime) = &self.runtime else { return Ok(None) };
+        if runtime.code_dir().is_none() {
+            return Err(PolicyError::NoCodeDirectory);
+        }
+        Ok(Some(Replication::new(self.registry.clone(), runtime.clone())))
+    }
+
+    /// Counts what happened in such a process, by the number of its [`Replication`].
+    pub fn note(&self, noted: Noted, process: u64) {
+        if let Some(runtime) = &self.runtime {
+            self.registry.take_notes(noted, process, &runtime.feeds);
+        }
     }
 
     /// Generations of policies in memory: the one that serves, and those with which requests that still run began.

@@ -13,7 +13,7 @@ use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{self, COMPONENT_MAX_BYTES, SIDECAR_MAX_BYTES};
 use crate::imports::identity::Identity;
-use crate::imports::metrics::MetricFamilies;
+use crate::imports::metrics::{MetricFamilies, PluginMetrics};
 use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;
 use crate::secrets::Secrets;
@@ -82,8 +82,10 @@ pub fn inspect(
         .and_then(|_| stem.split_once('-'))
         .map_or(stem.as_str(), |(_, name)| name);
     let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
-    let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families, None));
-    let supplies = Arc::new(supplies_of(hook, name, &sidecar)?);
+    let name = PolicyName::new(name);
+    let metrics = PluginMetrics::new(hook, name.clone(), families);
+    let identity = Arc::new(Identity::new(hook, &name, metrics, None));
+    let supplies = Arc::new(supplies_of(hook, name.as_str(), &sidecar)?);
     let introduce = |settings| {
         examine::introduce(&runtime, &compiled, (identity.clone(), supplies.clone()), sidecar.memory_bytes, settings)
     };

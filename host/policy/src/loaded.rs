@@ -7,11 +7,13 @@ use arc_swap::ArcSwapOption;
 use camshaft_core::breaker::{Admission, BreakerState, Turn};
 use camshaft_core::ids::{Generation, PolicyName, TenantId};
 use camshaft_core::policy::{Difference, Fault, FaultKind, Hook, Mode, PolicyHealth, Refusal};
+use serde::{Deserialize, Serialize};
 use wasmtime::Store;
 
 use crate::ahead::{Ahead, Made};
 use crate::bindings;
 use crate::chronicle::unix_seconds;
+use crate::code::CodeName;
 use crate::documents::Judge;
 use crate::health::Health;
 use crate::imports::identity::Identity;
@@ -21,6 +23,7 @@ use crate::lanes::LaneId;
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::monitoring::Monitored;
 use crate::pace::Pace;
+use crate::replica::{Happened, Journal};
 use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
@@ -44,6 +47,8 @@ pub(crate) struct Compiled {
     pub(crate) size_bytes: u64,
     /// Where it was read last.
     pub(crate) file: ArcSwapOption<PathBuf>,
+    /// Under which its code is kept, where that is.
+    pub(crate) code: CodeName,
     /// Version of its hook's package that it was built for.
     pub(crate) api_version: String,
     pub(crate) imports: Vec<String>,
@@ -61,7 +66,7 @@ impl Compiled {
 }
 
 /// What it may ask for that costs the host something even if it does not.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Asks {
     /// Fields of the client's request, while that runs.
     pub(crate) fields: bool,
@@ -105,6 +110,8 @@ pub(crate) struct Loaded {
     pub(crate) judge: Judge,
     /// Of an auth policy.
     pub(crate) verdicts: Verdicts,
+    /// In a process that only has a copy: what happens goes to the one that loaded the policy.
+    pub(crate) journal: Option<Arc<Journal>>,
 }
 
 impl Loaded {
@@ -212,12 +219,8 @@ impl Loaded {
 
     /// Has instances made until enough are ready, and a snapshot taken, if making one takes long.
     fn make_ahead(&self) {
-        if self.ahead.is_wanted() && self.sidecar.snapshot != SnapshotMode::Never && self.snapshots.begin() {
-            let me = self.me.clone();
-            let take = self.take_snapshot;
-            if self.runtime.snapshot_takers.put_alone(self.lane, move || take(&me)).is_err() {
-                self.snapshots.pause();
-            }
+        if self.ahead.is_wanted() {
+            self.want_snapshot();
         }
         while let Some(place) = self.ahead.claim() {
             let me = self.me.clone();
@@ -236,6 +239,24 @@ impl Loaded {
                 return;
             }
         }
+    }
+
+    /// Has a snapshot taken unless there is one, or was.
+    pub(crate) fn want_snapshot(&self) {
+        if self.sidecar.snapshot != SnapshotMode::Never && self.snapshots.begin() {
+            let me = self.me.clone();
+            let take = self.take_snapshot;
+            if self.runtime.snapshot_takers.put_alone(self.lane, move || take(&me)).is_err() {
+                self.snapshots.pause();
+            }
+        }
+    }
+
+    /// Tells the process that loaded the policy. False: this is it.
+    pub(crate) fn tell(&self, happened: impl FnOnce() -> Happened) -> bool {
+        let Some(journal) = &self.journal else { return false };
+        journal.note(self.number, happened());
+        true
     }
 
     pub(crate) fn fault(&self, kind: FaultKind, detail: impl Into<String>) -> Fault {
@@ -262,6 +283,9 @@ impl Loaded {
     pub(crate) fn note_difference(&self, kind: Difference, refusal: Option<&Refusal>) {
         self.metrics.differs(kind);
         self.monitored.count(kind);
+        if self.tell(|| Happened::Differs { kind, refusal: refusal.cloned() }) {
+            return;
+        }
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
         let (status, code) = (refusal.map(|refusal| refusal.status), refusal.map(|refusal| refusal.code.as_str()));
@@ -277,11 +301,11 @@ impl Loaded {
         match self.health.admit() {
             Admission::Ask => Ok(()),
             Admission::Try => {
-                self.metrics.breaker(BreakerState::HalfOpen);
+                self.note_tried();
                 Ok(())
             }
             Admission::Refuse => {
-                self.metrics.count(Outcome::Open);
+                self.note_refused();
                 Err(self.fault(FaultKind::Unavailable, "it is not asked: its breaker is open after many faults"))
             }
         }
@@ -322,11 +346,35 @@ impl Loaded {
         }
     }
 
+    /// Its breaker lets one call through, to try it.
+    pub(crate) fn note_tried(&self) {
+        self.metrics.breaker(BreakerState::HalfOpen);
+        self.tell(|| Happened::Tried);
+    }
+
+    /// It was not asked, because its breaker was open.
+    pub(crate) fn note_refused(&self) {
+        self.metrics.count(Outcome::Open);
+        self.tell(|| Happened::Refused);
+    }
+
+    /// Counts a row that was compared with one that it shaped.
+    pub(crate) fn note_distance(&self, distance: f64) {
+        self.metrics.compared(distance);
+        self.monitored.compared(distance);
+        self.tell(|| Happened::Compared(distance));
+    }
+
     /// Counts an answer to a call that began at `started`.
     pub(crate) fn note_call(&self, outcome: Outcome, started: Instant) {
-        let took = started.elapsed();
+        self.count_call(outcome, started.elapsed());
+    }
+
+    /// Counts an answer to a call that took so long.
+    pub(crate) fn count_call(&self, outcome: Outcome, took: Duration) {
         self.metrics.observe(outcome, took);
         self.health.count(took, false);
+        self.tell(|| Happened::Answer { outcome, took });
     }
 
     /// The same, and tells the breaker.
@@ -338,6 +386,7 @@ impl Loaded {
     /// Tells the breaker of a request that was answered.
     pub(crate) fn tell_answered(&self) {
         self.health.judge_answer();
+        self.tell(|| Happened::Judged);
         if self.health.answered() == Some(Turn::Closed) {
             self.note_return(None);
         }
@@ -346,6 +395,10 @@ impl Loaded {
     /// Its breaker opened, of the model's pool if it is a scheduler.
     pub(crate) fn note_opened(&self, fault: &Fault, pause: Option<Duration>, model: Option<&str>) {
         self.metrics.opened();
+        let opened = || Happened::Opened { kind: fault.kind, detail: fault.detail.clone(), pause };
+        if self.tell(opened) {
+            return;
+        }
         let (hook, plugin, fault) = (self.hook().as_str(), self.name.as_str(), fault.to_string());
         let pause_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
         tracing::warn!(hook, plugin, model, fault, pause_ms, "the breaker of a policy opened: it is not asked");
@@ -355,6 +408,9 @@ impl Loaded {
     /// Its breaker closed again.
     pub(crate) fn note_return(&self, model: Option<&str>) {
         self.metrics.breaker(BreakerState::Closed);
+        if self.tell(|| Happened::Closed) {
+            return;
+        }
         let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
         tracing::info!(hook, plugin, model, "the breaker of a policy closed: it is asked again");
     }
@@ -365,6 +421,7 @@ impl Loaded {
         let is_suspect = matches!(kind, FaultKind::Trap | FaultKind::InvalidOutput) && self.snapshots.get().is_some();
         if is_suspect && self.snapshots.give_up(FAULTED.to_owned()) {
             let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
+            self.runtime.feeds.bump();
             tracing::warn!(hook, plugin, why = FAULTED, "instances of a policy begin without a snapshot again");
             self.ahead.begin_anew();
             self.kept.clear();
@@ -379,24 +436,63 @@ impl Loaded {
 
     /// The same of one call among many of a request. `told`: an earlier one was answered, and the breaker was told.
     pub(crate) fn note_fault_of(&self, fault: &Fault, started: Instant, told: bool) {
-        let took = started.elapsed();
+        self.count_fault(fault, started.elapsed(), told);
+        // Whoever takes all instances must not switch policies off.
+        if fault.kind != FaultKind::Exhausted
+            && self.hook() != Hook::Scheduler
+            && let Some(Turn::Opened { pause }) = self.health.faulted()
+        {
+            self.note_opened(fault, Some(pause), None);
+        }
+    }
+
+    /// Logs a fault of a call that took so long, and counts it, for trials too.
+    pub(crate) fn count_fault(&self, fault: &Fault, took: Duration, told: bool) {
         self.metrics.observe(Outcome::Fault(fault.kind), took);
         self.health.count(took, true);
         self.health.keep_fault(fault.kind, &fault.detail);
         self.doubt_snapshot(fault.kind);
-        // Whoever takes all instances must neither switch policies off nor end their trials.
+        // Whoever takes all instances must not end trials.
         if fault.kind != FaultKind::Exhausted {
             self.health.judge_fault(told);
-            if self.hook() != Hook::Scheduler
-                && let Some(Turn::Opened { pause }) = self.health.faulted()
-            {
-                self.note_opened(fault, Some(pause), None);
-            }
+        }
+        if self.tell(|| Happened::Fault { kind: fault.kind, detail: fault.detail.clone(), took, told }) {
+            return;
         }
         // Callers can make a guest fault at will, so the lines count against its allowance.
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin, kind) = (self.hook().as_str(), self.name.as_str(), fault.kind.as_str());
         tracing::warn!(hook, plugin, kind, detail = fault.detail, dropped, "a policy faulted");
+    }
+}
+
+impl Loaded {
+    /// What happened to its copy in another process, as if it had happened here.
+    pub(crate) fn take_note(&self, happened: Happened) {
+        match happened {
+            Happened::Answer { outcome, took } => self.count_call(outcome, took),
+            Happened::Judged => self.health.judge_answer(),
+            Happened::Fault { kind, detail, took, told } => self.count_fault(&self.fault(kind, detail), took, told),
+            Happened::Opened { kind, detail, pause } => {
+                self.health.breaker_is(BreakerState::Open);
+                self.note_opened(&self.fault(kind, detail), pause, None);
+            }
+            Happened::Tried => {
+                self.health.breaker_is(BreakerState::HalfOpen);
+                self.note_tried();
+            }
+            Happened::Closed => {
+                self.health.breaker_is(BreakerState::Closed);
+                self.note_return(None);
+            }
+            Happened::Refused => self.note_refused(),
+            Happened::Differs { kind, refusal } => self.note_difference(kind, refusal.as_ref()),
+            Happened::Compared(distance) => self.note_distance(distance),
+            Happened::WantsSnapshot => self.want_snapshot(),
+            Happened::Metric { name, change, labels } => self.identity.metrics.record(&name, change, &labels),
+            // Of a store, which several loads may have.
+            Happened::State(_) => {}
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 use std::fmt;
 
 use camshaft_core::policy::Target;
+use serde::{Deserialize, Serialize};
 
 /// Exact text, or everything that begins with it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pattern {
     text: String,
     is_prefix: bool,
@@ -42,7 +43,7 @@ impl fmt::Display for Pattern {
 }
 
 /// Which requests a policy is asked about: those that match a pattern of each list. An empty list matches all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Matching {
     pub(crate) tenants: Vec<Pattern>,
     pub(crate) models: Vec<Pattern>,

@@ -10,6 +10,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     exponential_buckets,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::canary_metrics::CanaryMetrics;
 use crate::documents::DocumentMetrics;
@@ -17,7 +18,7 @@ use crate::error::PolicyError;
 use crate::monitoring::MonitorFamilies;
 
 /// The outcome of a call of a policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     Allow,
     Next,

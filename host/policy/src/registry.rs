@@ -1,6 +1,6 @@
 //! Published generations of policies: an atomic pointer to the newest, and weak pointers to those still in use.
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use camshaft_core::answering::Answering;
@@ -11,6 +11,7 @@ use camshaft_core::policy::{
 };
 
 use crate::hooks::{auth, validator};
+use crate::replica::Feeds;
 use crate::set::{Chain, LoadedSet};
 use crate::view::View;
 
@@ -104,6 +105,8 @@ pub(crate) struct Registry {
     /// Chains that were asked for in vain since the last publication.
     missing: Mutex<HashSet<(Hook, PolicyDigest)>>,
     statuses: ArcSwap<Vec<PolicyStatus>>,
+    /// Told of a generation before it is published.
+    feeds: OnceLock<Arc<Feeds>>,
 }
 
 impl Registry {
@@ -114,6 +117,7 @@ impl Registry {
             current: ArcSwap::new(set),
             missing: Mutex::default(),
             statuses: ArcSwap::default(),
+            feeds: OnceLock::new(),
         }
     }
 
@@ -155,13 +159,41 @@ impl Registry {
         alive.iter().filter(|set| set.strong_count() > 0).count()
     }
 
+    /// Those generations, the newest last.
+    pub(crate) fn alive(&self) -> Vec<Arc<LoadedSet>> {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Processes that have copies have this one before a request can begin under it.
     pub(crate) fn publish(&self, set: LoadedSet) {
-        let set = Arc::new(set);
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        alive.retain(|set| set.strong_count() > 0);
-        alive.push(Arc::downgrade(&set));
+        self.publish_shared(Arc::new(set));
+    }
+
+    /// The same of one that somebody has already.
+    pub(crate) fn publish_shared(&self, set: Arc<LoadedSet>) {
+        self.keep(&set);
+        if let Some(feeds) = self.feeds.get() {
+            feeds.sync();
+        }
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.current.store(set);
+        // Whether anybody has the one before is found out then.
+        if let Some(feeds) = self.feeds.get() {
+            feeds.bump();
+        }
+    }
+
+    /// Finds it as long as somebody has it.
+    pub(crate) fn keep(&self, set: &Arc<LoadedSet>) {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.retain(|set| set.strong_count() > 0);
+        alive.push(Arc::downgrade(set));
+    }
+
+    /// Tells these before it publishes.
+    pub(crate) fn tell(&self, feeds: Arc<Feeds>) {
+        // Once, before anything is published.
+        let _ = self.feeds.set(feeds);
     }
 
     pub(crate) fn statuses(&self) -> Arc<Vec<PolicyStatus>> {

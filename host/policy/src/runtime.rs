@@ -17,6 +17,7 @@ use crate::error::PolicyError;
 use crate::lanes::Lanes;
 use crate::memory::memory_left;
 use crate::private_dir;
+use crate::replica::Feeds;
 use crate::sandbox::CompileProgram;
 use crate::shares::Shares;
 use crate::spec::spec;
@@ -48,6 +49,8 @@ pub(crate) struct Runtime {
     ahead: Vec<Arc<Semaphore>>,
     /// What tenants have of each hook's instances.
     shares: Vec<Arc<Shares>>,
+    /// Told when something has changed that other processes have a copy of.
+    pub(crate) feeds: Arc<Feeds>,
     /// Held while code is loaded.
     loading: Mutex<()>,
     /// Held while another process compiles, where memory has a limit.
@@ -66,7 +69,14 @@ impl Runtime {
     pub(crate) fn new(cache_dir: Option<&Path>, program: Option<CompileProgram>) -> Result<Self, PolicyError> {
         // What another process compiles must come back some way.
         let wanted = cache_dir.is_some() || program.is_some();
-        let cache_dir = wanted.then(|| private_dir::usable_dir(cache_dir)).flatten();
+        Self::with_code_in(wanted.then(|| private_dir::usable_dir(cache_dir)).flatten(), program)
+    }
+
+    /// The same, with a directory that is the host's alone.
+    pub(crate) fn with_code_in(
+        cache_dir: Option<PathBuf>,
+        program: Option<CompileProgram>,
+    ) -> Result<Self, PolicyError> {
         let addresses = Addresses::here();
         let guest = |hook: Hook| {
             let engine = engine::start(spec(hook).instances, addresses)?;
@@ -90,6 +100,7 @@ impl Runtime {
             snapshot_takers,
             ahead,
             shares,
+            feeds: Arc::default(),
             loading,
             compiling,
         })
@@ -147,10 +158,30 @@ impl Runtime {
         self.kept(cache_dir, &name, engine)?.ok_or_else(gone)
     }
 
+    /// The directory of compiled code.
+    pub(crate) fn code_dir(&self) -> Option<&Path> {
+        self.cache_dir.as_deref()
+    }
+
+    /// Under which a component's code is kept.
+    pub(crate) fn code_name(&self, hook: Hook, component: &[u8]) -> CodeName {
+        CodeName::of(self.engine(hook), hook, component)
+    }
+
+    /// A component whose code another process has kept under this name.
+    ///
+    /// # Errors
+    /// It is not there any more, or cannot be loaded.
+    pub(crate) fn component_kept_as(&self, hook: Hook, name: &CodeName) -> Result<Component, PolicyError> {
+        let cache_dir = self.cache_dir.as_deref().ok_or(PolicyError::NoCodeDirectory)?;
+        let gone = || PolicyError::CodeNotKept { path: cache_dir.to_owned(), source: ErrorKind::NotFound.into() };
+        CodeDir::new(cache_dir).load(self.engine(hook), name)?.ok_or_else(gone)
+    }
+
     /// Keeps a component's code no longer. What is loaded stays so.
-    pub(crate) fn forget(&self, hook: Hook, component: &[u8]) {
+    pub(crate) fn forget(&self, name: &CodeName) {
         if let Some(cache_dir) = &self.cache_dir {
-            CodeDir::new(cache_dir).forget(&CodeName::of(self.engine(hook), hook, component));
+            CodeDir::new(cache_dir).forget(name);
         }
     }
 

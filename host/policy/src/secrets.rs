@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::trust::check_secret;
 use crate::whole_file::read_whole;
 
@@ -10,7 +12,7 @@ use crate::whole_file::read_whole;
 const SECRET_BYTES: usize = 64 << 10;
 
 /// Where a secret is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SecretSource {
     /// Absolute, and its owner's alone. One line break at its end does not count.
     File(PathBuf),
@@ -19,7 +21,7 @@ pub(crate) enum SecretSource {
 }
 
 /// The secrets of a policy, by name.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Secrets(BTreeMap<String, Vec<u8>>);
 
 impl fmt::Debug for Secrets {

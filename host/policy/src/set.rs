@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::loaded::Loaded;
 use crate::matching::Matching;
 use crate::metrics::{LinkMetrics, Outcome};
+use crate::replica::{ChainsCopy, HOOKS, LinkCopy, SetCopy};
 use crate::spec::OnFault;
 
 /// A guard whose file could not be loaded. It keeps its place in the chain and faults, so it refuses everything.
@@ -259,6 +260,46 @@ impl LoadedSet {
         let variants = &self.chains[hook as usize].variants;
         let found = variants.iter().position(|chain| chain.digest == digest)?;
         u8::try_from(found).ok().map(Picks)
+    }
+
+    /// All loads of the hook, those on trial with them.
+    pub(crate) fn loads(&self, hook: Hook) -> impl Iterator<Item = &Arc<Loaded>> {
+        self.ready(hook).chain(self.candidates(hook))
+    }
+
+    /// For another process.
+    pub(crate) fn copy(&self) -> SetCopy {
+        let link = |link: &Link| match link {
+            Link::Ready(load) => LinkCopy::Ready(load.number),
+            Link::Broken(broken) => LinkCopy::Broken {
+                name: broken.name.clone(),
+                on_fault: broken.on_fault,
+                matching: broken.matching.clone(),
+                why: broken.why.clone(),
+            },
+        };
+        let hooks = HOOKS.map(|hook| {
+            let Chains { variants, candidates } = &self.chains[hook as usize];
+            let variant = |chain: &Chain| (chain.digest, chain.links.iter().map(link).collect());
+            ChainsCopy {
+                variants: variants.iter().map(variant).collect(),
+                candidates: candidates.iter().map(|load| load.number).collect(),
+            }
+        });
+        SetCopy { generation: self.generation, hooks }
+    }
+
+    /// One of another process. `link` finds what it speaks of.
+    pub(crate) fn of_copy(copy: SetCopy, link: impl Fn(LinkCopy) -> Option<Link>) -> Self {
+        let mut set = Self { generation: copy.generation, ..Self::empty(false) };
+        for (hook, ChainsCopy { variants, candidates }) in HOOKS.into_iter().zip(copy.hooks) {
+            let chain =
+                |(digest, links): (_, Vec<_>)| Chain { links: links.into_iter().filter_map(&link).collect(), digest };
+            let candidate = |number| link(LinkCopy::Ready(number))?.ready().cloned();
+            let candidates = candidates.into_iter().filter_map(candidate).collect();
+            set.chains[hook as usize] = Chains { variants: variants.into_iter().map(chain).collect(), candidates };
+        }
+        set
     }
 
     /// The new versions of a hook that are on trial.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use camshaft_core::breaker::BreakerSettings;
 use camshaft_core::canary::CanarySettings;
 use camshaft_core::policy::{Hook, Mode};
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::canary::CanaryKeys;
@@ -63,7 +64,7 @@ impl From<Mistake> for SidecarMistake {
 }
 
 /// A checked settings file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sidecar {
     pub(crate) mode: Mode,
     /// Deadline of one call, or of all calls of a request if the instance serves only that request.

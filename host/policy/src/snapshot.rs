@@ -4,8 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
+use camshaft_core::policy::Hook;
 
 use crate::bindings::HookPre;
+use crate::code::CodeName;
+use crate::runtime::Runtime;
 use crate::store::GuestState;
 
 /// After what passes, it is tried again when this is over.
@@ -16,6 +19,26 @@ pub(crate) struct Snapshot {
     pub(crate) pre: HookPre<GuestState>,
     /// The plugin allowed several requests in one instance when it was configured.
     pub(crate) reusable: bool,
+    /// In the process that has taken it.
+    pub(crate) code: Option<Kept>,
+}
+
+/// The code of a snapshot, kept for other processes as long as they may ask for it.
+pub(crate) struct Kept {
+    pub(crate) name: CodeName,
+    runtime: Arc<Runtime>,
+}
+
+impl Kept {
+    pub(crate) fn new(runtime: &Arc<Runtime>, hook: Hook, component: &[u8]) -> Self {
+        Self { name: runtime.code_name(hook, component), runtime: runtime.clone() }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.runtime.forget(&self.name);
+    }
 }
 
 /// The snapshot of one load of a policy.

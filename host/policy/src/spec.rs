@@ -2,6 +2,7 @@
 use camshaft_core::breaker::BreakerSettings;
 use camshaft_core::policy::{Endpoint, Hook, PolicyEffect};
 use camshaft_core::sampling::RandomStream;
+use serde::{Deserialize, Serialize};
 use wasmtime::component::Linker;
 
 use crate::imports;
@@ -10,7 +11,7 @@ use crate::imports::random::Randomness;
 use crate::store::GuestState;
 
 /// What the host does when a policy faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OnFault {
     Deny,
     Skip,
@@ -51,7 +52,7 @@ impl OnFault {
 }
 
 /// When a policy's instances begin from a snapshot, by its settings file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum SnapshotMode {
     /// Where `configure` leaves the same in all of them.
     #[default]

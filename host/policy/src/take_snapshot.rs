@@ -19,7 +19,7 @@ use crate::examine;
 use crate::files::{self, COMPONENT_MAX_BYTES};
 use crate::loaded::{HookPre, Loaded};
 use crate::memory::memory_left;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Kept, Snapshot};
 use crate::spec::SnapshotMode;
 use crate::store::{self, GuestState};
 use crate::task::Task;
@@ -73,6 +73,7 @@ pub(crate) fn take(policy: &Weak<Loaded>) {
         Ok(snapshot) => {
             policy.snapshots.put(snapshot);
             policy.ahead.begin_anew();
+            policy.runtime.feeds.bump();
             tracing::info!(hook, plugin, "instances of a policy begin from a snapshot that was taken after configure");
         }
         Err(why) => {
@@ -127,12 +128,11 @@ fn taken(policy: &Weak<Loaded>) -> Result<Snapshot, NoSnapshot> {
     };
     drop((context, pre));
     check_size(snapshot.len())?;
-    let pre = linked(&snapshot);
     // It holds the settings, and nobody takes the same again: what is in memory next time is not the same to the last bit.
-    runtime.forget(hook, &snapshot);
-    let pre = pre?;
+    let code = Kept::new(&runtime, hook, &snapshot);
+    let pre = linked(&snapshot)?;
     introduce(&*there()?, &pre)?;
-    Ok(Snapshot { pre, reusable })
+    Ok(Snapshot { pre, reusable, code: Some(code) })
 }
 
 /// An instance as all will be, if it may stand for all.

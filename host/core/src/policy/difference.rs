@@ -1,10 +1,10 @@
 //! What a monitored policy would have changed: the kinds of differences, and the figures that operators read.
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How a monitored policy would have decided otherwise than what is in force did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Difference {
     /// Auth: it lets in whom what is enforced does not.
     Allow,

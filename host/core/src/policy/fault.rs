@@ -1,8 +1,10 @@
 //! Policies that do not answer properly.
+use serde::{Deserialize, Serialize};
+
 use crate::ids::PolicyName;
 
 /// How a policy failed to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FaultKind {
     /// The guest trapped (panic, unreachable, stack overflow).
     Trap,

@@ -3,6 +3,8 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
+use serde::{Deserialize, Serialize};
+
 use crate::offload::{DeviceNeeds, Offloaded};
 
 /// llama.cpp rounds a part of a KV cache, or a pool, up to this many tokens.
@@ -24,7 +26,7 @@ pub(super) const PART_TOKENS: u32 = 8192;
 ///
 /// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the masks
 /// of all sequences' entries, and where it is llama.cpp's own the entries. With a part per sequence it walks only the sequence's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum KvLayout {
     /// Any sequence may use the whole cache.
     #[default]
@@ -112,7 +114,7 @@ pub struct Wishes {
 }
 
 /// What was chosen for one model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     pub sequences: u32,
     /// Of one worker; 0: an embedding model, which has no KV cache.
@@ -151,7 +153,7 @@ impl Sizes {
 }
 
 /// A wish that was not granted, or a choice that memory made worse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cut {
     /// The KV cache that was asked for does not fit.
     KvTokens { wished: u32, granted: u32 },

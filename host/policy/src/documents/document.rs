@@ -53,6 +53,16 @@ impl Document {
         Arc::new(document)
     }
 
+    /// What another process reads, told of here version by version.
+    pub(crate) fn copy(hook: Hook, plugin: &str, spec: &DocumentSpec) -> Arc<Self> {
+        Arc::new(Self::new(Key { hook, plugin: plugin.to_owned(), spec: spec.clone() }, None))
+    }
+
+    /// The version of a copy.
+    pub(crate) fn show(&self, version: Version) {
+        self.current.store(Some(Arc::new(version)));
+    }
+
     /// Has it ask before it takes a new version.
     pub(crate) fn ask_before_changes(&self, judge: &Judge) {
         self.judges.add(judge);

@@ -3,8 +3,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A document of a settings file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct DocumentSpec {
     pub(crate) name: String,
     pub(crate) source: Source,
@@ -14,7 +16,7 @@ pub(crate) struct DocumentSpec {
 }
 
 /// Where a document is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// Absolute.
     Path(PathBuf),

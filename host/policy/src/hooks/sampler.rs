@@ -186,8 +186,7 @@ impl SamplerChain {
 /// Counts what a monitored sampler would have done to a row.
 fn note(policy: &Loaded, Comparison { distance, token, finish }: Comparison) {
     if let Some(distance) = distance {
-        policy.metrics.compared(distance);
-        policy.monitored.compared(distance);
+        policy.note_distance(distance);
     }
     let kinds = [
         (Difference::Shape, distance.is_some_and(|distance| distance > 0.0)),

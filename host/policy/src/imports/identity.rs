@@ -7,7 +7,7 @@ use camshaft_core::policy::Hook;
 
 use crate::grants::Grant;
 use crate::imports::log::PluginLog;
-use crate::imports::metrics::{MetricFamilies, PluginMetrics};
+use crate::imports::metrics::PluginMetrics;
 use crate::imports::state::PluginState;
 
 /// A plugin by hook and name.
@@ -30,7 +30,7 @@ impl Identity {
     pub(crate) fn new(
         hook: Hook,
         plugin: &PolicyName,
-        families: Arc<MetricFamilies>,
+        metrics: PluginMetrics,
         state: Option<Arc<PluginState>>,
     ) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Identity {
             plugin: plugin.clone(),
             log: PluginLog::new(hook, plugin.clone()),
             state: state.unwrap_or_default(),
-            metrics: PluginMetrics::new(hook, plugin.clone(), families),
+            metrics,
             grant: ArcSwap::from_pointee(Grant::all()),
             described: OnceLock::new(),
         }

@@ -6,9 +6,11 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
 use prometheus::core::{Collector, Desc};
 use prometheus::{IntCounterVec, Opts, Registry, proto};
+use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::metrics::{self, Host};
+use crate::replica::Journal;
 
 /// Maximum number of names of a plugin, and of label sets of a name.
 const NAMES: usize = 32;
@@ -34,13 +36,22 @@ enum Kind {
 }
 
 /// A change of a series.
-#[derive(Debug, Clone, Copy)]
-enum Change {
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum Change {
     Add(u64),
     Set(f64),
 }
 
 impl Change {
+    /// Both, one after the other; `None`: they are of different kinds.
+    pub(crate) fn and(self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (Change::Add(delta), Change::Add(more)) => Some(Change::Add(delta.saturating_add(more))),
+            (Change::Set(_), Change::Set(_)) => Some(next),
+            _ => None,
+        }
+    }
+
     fn kind(self) -> Kind {
         match self {
             Change::Add(_) => Kind::Counter,
@@ -199,16 +210,27 @@ impl Book {
 pub(crate) struct PluginMetrics {
     book: Arc<Book>,
     families: Arc<MetricFamilies>,
+    /// In a process that has a copy of this load: the one that loaded it keeps the series.
+    journal: Option<(Arc<Journal>, u64)>,
 }
 
 impl PluginMetrics {
     pub(crate) fn new(hook: Hook, plugin: PolicyName, families: Arc<MetricFamilies>) -> Self {
         let book = Arc::new(Book { hook, plugin, metrics: Mutex::default() });
         families.add(&book);
-        Self { book, families }
+        Self { book, families, journal: None }
     }
 
-    fn record(&self, name: &str, change: Change, labels: &[(String, String)]) {
+    /// Of the copy of a load.
+    pub(crate) fn noted(mut self, journal: &Arc<Journal>, load: u64) -> Self {
+        self.journal = Some((journal.clone(), load));
+        self
+    }
+
+    pub(crate) fn record(&self, name: &str, change: Change, labels: &[(String, String)]) {
+        if let Some((journal, load)) = &self.journal {
+            return journal.note_metric(*load, name, change, labels);
+        }
         if self.try_record(name, change, labels).is_none()
             && let Some(dropped) = &self.families.dropped
         {

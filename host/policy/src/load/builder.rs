@@ -16,7 +16,7 @@ use crate::files::{Content, Place};
 use crate::grants::{Grant, Grants};
 use crate::health::Health;
 use crate::imports::identity::Identity;
-use crate::imports::metrics::MetricFamilies;
+use crate::imports::metrics::{MetricFamilies, PluginMetrics};
 use crate::imports::state::PluginState;
 use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
@@ -238,6 +238,7 @@ impl Builder {
             kept: Kept::default(),
             judge,
             verdicts: Verdicts::default(),
+            journal: None,
         }))
     }
 
@@ -262,7 +263,9 @@ impl Builder {
     }
 
     fn new_identity(&self, place: &Place, state: Option<Arc<PluginState>>) -> Arc<Identity> {
-        let identity = Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone(), state);
+        let name = PolicyName::from(place.name());
+        let metrics = PluginMetrics::new(place.hook, name.clone(), self.families.clone());
+        let identity = Identity::new(place.hook, &name, metrics, state);
         identity.grant.store(self.grants_for(place));
         Arc::new(identity)
     }
@@ -300,6 +303,7 @@ impl Builder {
                 identity.grant.store(grant);
             }
         }
+        self.runtime.feeds.bump();
     }
 
     fn grants_for(&self, place: &Place) -> Arc<Grant> {
