@@ -3,7 +3,9 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -17,6 +19,8 @@ const FRAME_BYTES: usize = 1 << 30;
 /// File descriptors that travel with one.
 const DESCRIPTORS: usize = 2;
 const LENGTH: usize = 4;
+/// Read at once.
+const READ_BYTES: usize = 16 << 10;
 /// Most answers are no longer.
 const ANSWER_BYTES: usize = 4 << 10;
 
@@ -85,11 +89,97 @@ pub async fn exchange(other: &mut (impl AsyncRead + AsyncWrite + Unpin), frame: 
     Ok(answer.split_off(LENGTH))
 }
 
+/// Sends what the other end takes without waiting, and says how many bytes that were.
+///
+/// # Errors
+/// The other end is gone.
+pub fn send_now(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    match rustix::net::send(to, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+        sent => Ok(sent?),
+    }
+}
+
+/// What comes from a socket, message by message, for a thread that has other work.
+#[derive(Debug)]
+pub struct Incoming {
+    socket: UnixStream,
+    bytes: Vec<u8>,
+    /// Where the next message begins.
+    next: usize,
+}
+
+/// What has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received<T> {
+    Message(T),
+    /// No whole message, within the time that there was.
+    Nothing,
+    /// The other end is gone.
+    Closed,
+}
+
+impl Incoming {
+    pub fn new(socket: UnixStream) -> Self {
+        Self { socket, bytes: Vec::new(), next: 0 }
+    }
+
+    /// The next message. Waits for it this long, `None`: until it comes.
+    ///
+    /// # Errors
+    /// The connection broke, or there is another message.
+    pub fn next<T: DeserializeOwned>(&mut self, patience: Option<Duration>) -> io::Result<Received<T>> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let rest = &self.bytes[self.next..];
+            let whole = rest.first_chunk().map(|header| length(*header)).transpose()?;
+            if let Some(body) = whole.and_then(|length| rest.get(LENGTH..LENGTH + length)) {
+                let message = decode(body)?;
+                self.next += LENGTH + body.len();
+                return Ok(Received::Message(message));
+            }
+            self.bytes.drain(..self.next);
+            self.next = 0;
+            match self.receive()? {
+                Some(0) => return Ok(Received::Closed),
+                Some(_) => {}
+                None => {
+                    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                    if left.is_some_and(|left| left.is_zero()) {
+                        return Ok(Received::Nothing);
+                    }
+                    let left = left.and_then(|left| Timespec::try_from(left).ok());
+                    match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()) {
+                        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes that came; `None`: there are none now.
+    fn receive(&mut self) -> io::Result<Option<usize>> {
+        let had = self.bytes.len();
+        self.bytes.resize(had + READ_BYTES, 0);
+        let got = rustix::net::recv(&self.socket, &mut self.bytes[had..], RecvFlags::DONTWAIT);
+        let (count, got) = match got {
+            Ok((count, _)) => (count, Ok(Some(count))),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => (0, Ok(None)),
+            // As good as gone.
+            Err(rustix::io::Errno::CONNRESET) => (0, Ok(Some(0))),
+            Err(error) => (0, Err(error.into())),
+        };
+        self.bytes.truncate(had + count);
+        got
+    }
+}
+
 /// As [`send`], with file descriptors.
 ///
 /// # Errors
 /// As there.
-pub(crate) fn send_with<T: Serialize>(to: &mut UnixStream, message: &T, with: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send_with<T: Serialize>(to: &mut UnixStream, message: &T, with: &[BorrowedFd<'_>]) -> io::Result<()> {
     let frame = encode(message)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -104,7 +194,7 @@ pub(crate) fn send_with<T: Serialize>(to: &mut UnixStream, message: &T, with: &[
 ///
 /// # Errors
 /// As there.
-pub(crate) fn receive_with<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+pub fn receive_with<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let (mut header, mut read, mut descriptors) = ([0; LENGTH], 0, Vec::new());
     while read < LENGTH {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -148,6 +238,23 @@ mod tests {
         assert_eq!(receive::<String>(&mut right).unwrap().as_deref(), Some("hi"));
         assert_eq!(receive::<String>(&mut right).unwrap(), None, "the other end has closed");
         assert!(receive_with::<u32>(&mut other).unwrap().is_none());
+    }
+
+    #[test]
+    fn messages_come_one_by_one_however_they_arrive() {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        let mut incoming = Incoming::new(other);
+        assert_eq!(incoming.next::<u32>(Some(Duration::ZERO)).unwrap(), Received::Nothing);
+        let long = "b".repeat(3 * READ_BYTES);
+        let frames = [encode(&7u32).unwrap(), encode(&long).unwrap(), encode(&8u32).unwrap()].concat();
+        one.write_all(&frames[..6 + READ_BYTES]).unwrap();
+        assert_eq!(incoming.next(Some(Duration::ZERO)).unwrap(), Received::Message(7u32));
+        assert_eq!(incoming.next::<String>(Some(Duration::from_millis(1))).unwrap(), Received::Nothing);
+        one.write_all(&frames[6 + READ_BYTES..]).unwrap();
+        assert_eq!(incoming.next(None).unwrap(), Received::Message(long));
+        drop(one);
+        assert_eq!(incoming.next(None).unwrap(), Received::Message(8u32));
+        assert_eq!(incoming.next::<u32>(None).unwrap(), Received::Closed);
     }
 
     #[test]

@@ -13,12 +13,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 /// Starts the program in a role, and gives its process and our end of the socket, of which the other one is its standard input.
 /// The thread that calls this must live as long as the process is to: the system kills it with that thread.
 ///
+/// `environment`: variables that it has besides.
+///
 /// # Errors
 /// It cannot be started.
-pub fn spawn(program: &Path, role: &str) -> io::Result<(Child, UnixStream)> {
+pub fn spawn(program: &Path, role: &str, environment: &[(&str, &str)]) -> io::Result<(Child, UnixStream)> {
     let (ours, its) = UnixStream::pair()?;
     let mut command = Command::new(program);
-    command.arg(role).stdin(Stdio::from(OwnedFd::from(its))).stdout(Stdio::null());
+    command.envs(environment.iter().copied()).arg(role).stdin(Stdio::from(OwnedFd::from(its))).stdout(Stdio::null());
     Ok((command.process_group(0).spawn()?, ours))
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camshaft_api::{AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, PoolMessage};
+use camshaft_core::ids::AdapterDigest;
 use camshaft_core::promised::Promised;
 use camshaft_engine::{LoadedAdapter, LoadedModel};
 use crossbeam_channel::Sender;
@@ -15,6 +16,7 @@ use crate::models;
 use crate::probe::{self, Tried};
 use crate::progress::{LoadBar, ProgressSink};
 use crate::sizing::mib;
+use crate::worker_process::EngineProcess;
 
 /// The model whose adapters are loaded.
 #[derive(Debug, Clone)]
@@ -22,9 +24,23 @@ pub(crate) struct Base {
     pub(crate) config: ModelConfig,
     /// Its number among all models.
     pub(crate) number: usize,
-    pub(crate) model: Arc<LoadedModel>,
+    pub(crate) loads: Loads,
     /// Of the host's memory.
     pub(crate) promised: Arc<Mutex<Promised>>,
+}
+
+/// Who has a model's adapters.
+#[derive(Debug, Clone)]
+pub(crate) enum Loads {
+    Here(Arc<LoadedModel>),
+    Apart(Arc<EngineProcess>),
+}
+
+/// As long as it is there, so is an adapter.
+#[derive(Debug)]
+enum Holds {
+    Here { _adapter: Arc<LoadedAdapter> },
+    Apart(Arc<EngineProcess>),
 }
 
 /// Loads adapters of one model.
@@ -37,7 +53,8 @@ struct Source {
 /// An adapter that requests may use.
 #[derive(Debug)]
 struct Leased {
-    adapter: Arc<LoadedAdapter>,
+    digest: AdapterDigest,
+    holds: Holds,
     _room: Taken,
     pool: Sender<PoolMessage>,
 }
@@ -60,19 +77,30 @@ impl AdapterLease for Leased {}
 impl Drop for Leased {
     fn drop(&mut self) {
         // A pool that is gone has no workers. If it is overloaded, workers let go of it when they change adapters.
-        let _ = self.pool.try_send(PoolMessage::ForgetAdapter(self.adapter.digest()));
+        let _ = self.pool.try_send(PoolMessage::ForgetAdapter(self.digest));
+        if let Holds::Apart(process) = &self.holds {
+            process.drop_adapter(self.digest);
+        }
     }
 }
 
 impl Source {
     /// `room`: what was taken for it of the memory, if it was not counted with the model.
     fn lease(&self, path: &Path, room: Option<Taken>) -> Result<LoadedFile, ServerError> {
-        let Base { config, number, model, promised } = &self.base;
-        let adapter = model.load_adapter(path).map_err(|error| models::from_engine(config, error))?;
-        let (digest, bytes) = (adapter.digest(), adapter.bytes());
+        let Base { config, number, loads, promised } = &self.base;
+        let (digest, bytes, holds) = match loads {
+            Loads::Here(model) => {
+                let adapter = model.load_adapter(path).map_err(|error| models::from_engine(config, error))?;
+                (adapter.digest(), adapter.bytes(), Holds::Here { _adapter: adapter })
+            }
+            Loads::Apart(process) => {
+                let (digest, bytes) = process.load_adapter(path)?;
+                (digest, bytes, Holds::Apart(process.clone()))
+            }
+        };
         let split = || Taken { number: lock(promised).split(*number, bytes), promised: promised.clone() };
         let room = room.unwrap_or_else(split);
-        let lease = Leased { adapter, _room: room, pool: self.pool.clone() };
+        let lease = Leased { digest, holds, _room: room, pool: self.pool.clone() };
         Ok(LoadedFile { digest, bytes, lease: Arc::new(lease) })
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::bounds::ModelBounds;
 use crate::error::ServerError;
 use crate::metrics::QueueMetrics;
-use crate::supervisor::{Gauges, Service, Stop, Supervisor};
+use crate::supervisor::{Ending, Gauges, Service, Stop, Supervisor};
 use crate::thread_budget::Seat;
 use crate::tuning::Tuned;
 
@@ -93,7 +93,7 @@ where
         Ok(((self.make)()?, ()))
     }
 
-    fn run(&mut self, model: &mut M, stop: &Stop) {
+    fn run(&mut self, model: &mut M, stop: &Stop) -> Ending {
         let cold = self.cold.take();
         if let Err(error) = model.warm_up() {
             tracing::warn!(%error, "the model could not compute a first input");
@@ -108,6 +108,7 @@ where
             }
             self.publish();
         }
+        Ending::Done
     }
 
     fn down(&mut self, _: M) -> bool {

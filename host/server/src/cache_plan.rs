@@ -1,5 +1,5 @@
 //! Each worker's share of the prefix cache.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, iter};
@@ -11,9 +11,25 @@ use camshaft_core::threads::Spawner;
 use camshaft_engine::disk::{self, DiskError, DiskOptions, DiskRoom, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 use camshaft_policy::{Untrusted, check_secret, check_trusted};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{CacheMemory, Config, Origins};
 use crate::error::{Problem, ServerError};
+
+/// What it is made of, for another process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct CacheParts {
+    pub(crate) ram_bytes: u64,
+    session_ttl: Duration,
+    /// The directory, bytes of all, and bytes of one worker.
+    disk: Option<(PathBuf, u64, u64)>,
+}
+
+impl CacheParts {
+    pub(crate) fn has_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+}
 
 /// An equal share for every worker, since each keeps its own segments.
 #[derive(Debug, Clone)]
@@ -81,6 +97,18 @@ impl CachePlan {
         let memory = &config.live.cache;
         let (ram_bytes, session_ttl) = (share.of(memory), memory.session_ttl.0);
         Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
+    }
+
+    pub(crate) fn parts(&self) -> CacheParts {
+        let Self { ram_bytes, session_ttl, .. } = *self;
+        let disk = self.disk.as_ref().map(|disk| (disk.room.dir().to_owned(), disk.room.capacity(), disk.bytes));
+        CacheParts { ram_bytes, session_ttl, disk }
+    }
+
+    /// In another process.
+    pub(crate) fn of_parts(CacheParts { ram_bytes, session_ttl, disk }: CacheParts) -> Self {
+        let disk = disk.map(|(dir, all, bytes)| DiskShare { room: DiskRoom::new(dir, all).into(), bytes });
+        Self { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner: Spawner::detached() }
     }
 
     /// Whose threads write to the disk.

@@ -9,7 +9,7 @@ use camshaft_reader::TemplateSource;
 use prometheus::Registry;
 
 use crate::cache_plan::{CachePlan, CacheShare};
-use crate::config::{Config, FamilyKey};
+use crate::config::{Config, FamilyKey, IsolationKey, ModelConfig};
 use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
 use crate::progress::ProgressSink;
@@ -116,7 +116,9 @@ fn models(config: &Config, report: &mut Report) {
                 continue;
             }
         };
-        match Engines::Llama.load(&obtained.config, on_disk, &devices, &ProgressSink::default()) {
+        // What is tried is tried here.
+        let here = ModelConfig { isolation: IsolationKey::Thread, ..obtained.config };
+        match Engines::Llama.load(&here, on_disk, &devices, &ProgressSink::default()) {
             Ok(model) => loaded.push(Loaded { held: obtained.held, ..model }),
             Err(error) => {
                 report.line(&format!("{error}"));

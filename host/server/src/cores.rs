@@ -47,7 +47,7 @@ impl Cores {
     }
 }
 
-fn set(processors: &[usize]) -> CpuSet {
+pub(crate) fn set(processors: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));
     set
@@ -55,8 +55,11 @@ fn set(processors: &[usize]) -> CpuSet {
 
 /// The processors of a set, for people.
 fn shown(set: &CpuSet) -> String {
-    let processors = (0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number));
-    processors.map(|number| number.to_string()).collect::<Vec<_>>().join("+")
+    processors(set).iter().map(usize::to_string).collect::<Vec<_>>().join("+")
+}
+
+pub(crate) fn processors(set: &CpuSet) -> Vec<usize> {
+    (0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect()
 }
 
 /// A thread and those that libgomp started for it, each on its core.

@@ -20,8 +20,7 @@ pub(crate) struct Delivery {
 
 impl Events for Delivery {
     fn push(&mut self, event: Event) {
-        if matches!(event, Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. })
-        {
+        if event.is_for_client() {
             self.events.push(event);
         }
     }

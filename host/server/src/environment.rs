@@ -42,6 +42,13 @@ pub(crate) fn lessens_threads() -> Option<&'static str> {
     if is_dynamic { Some("OMP_DYNAMIC") } else { is_limited.then_some("OMP_THREAD_LIMIT") }
 }
 
+/// What a process that computes is started with, beside what there is.
+pub(crate) fn for_workers() -> Vec<(&'static str, &'static str)> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let is_missing = |one: &&Variable| !is_set(one.name) && !one.other.is_some_and(is_set);
+    VARIABLES.iter().filter(is_missing).map(|one| (one.name, one.value)).collect()
+}
+
 /// The process is found by its name: what was started by way of a link would have that one's.
 const NAME: &std::ffi::CStr = c"camshaft";
 

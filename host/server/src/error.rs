@@ -125,6 +125,13 @@ pub(crate) struct BadModel {
     origin: Origin,
 }
 
+impl BadModel {
+    /// The key at fault.
+    pub(crate) fn key(&self) -> &str {
+        &self.origin.key
+    }
+}
+
 /// What is wrong with a model's files.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ModelProblem {
@@ -152,6 +159,9 @@ pub(crate) enum ModelProblem {
     Late { path: PathBuf, limit: Duration },
     #[error("loading it was stopped")]
     Stopped,
+    /// As the process says that computes for it.
+    #[error("{0}")]
+    Process(String),
     #[error(
         "a device that it was on failed, and the host's memory has no room for it: it takes {wanted} bytes, and {available} are \
          left for it beside what others were given"

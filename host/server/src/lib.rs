@@ -75,6 +75,7 @@ mod tuning;
 mod version;
 mod weights;
 mod weights_watch;
+mod worker_process;
 mod worker_thread;
 
 /// Serves as `camshaft serve` does, but every configured model runs on the fakes of core: what is left is the cost of
@@ -87,7 +88,7 @@ pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
 /// Does what the argument of this process says, where it is a helper of one that serves fake models.
 #[doc(hidden)]
 pub fn run_role() -> Option<std::process::ExitCode> {
-    reader::run_role()
+    own_program::run_role()
 }
 
 /// Threads hand each other what they allocated (a request goes from a connection to a pool to a worker, its tokens go back),

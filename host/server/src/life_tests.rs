@@ -18,6 +18,7 @@ use crate::cache_plan::CachePlan;
 use crate::config::{Config, Overrides};
 use crate::cores::Cores;
 use crate::devices::Devices;
+use crate::logging::LogHandle;
 use crate::metrics::ServerMetrics;
 use crate::sizing::{self, Room};
 use crate::supervisor::Supervisor;
@@ -110,6 +111,7 @@ impl Bench {
             budget: ThreadBudget::new(2),
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
+            log: LogHandle::silent(),
         };
         let (begun, no_threads) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (counted, ended) = (begun.clone(), no_threads.clone());

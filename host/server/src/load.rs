@@ -115,7 +115,7 @@ impl Load {
             snapshot,
             listen: at.public,
             sources,
-            log,
+            log: log.clone(),
             policies: policies.clone(),
             certificate,
             access,
@@ -144,6 +144,7 @@ impl Load {
             budget: ThreadBudget::new(machine.cores),
             slow_reader: config.fixed.limits.slow_reader.0,
             frame_interval: config.fixed.limits.frame_interval.0,
+            log: log.clone(),
         };
         let share = Arc::new(Mutex::new(share));
         let spawner = supervisor.spawner(ShutdownStage::Policies);

@@ -2,12 +2,13 @@
 //! an OpenTelemetry collector.
 use std::fmt;
 use std::io::IsTerminal;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -24,6 +25,19 @@ pub(crate) struct LogHandle {
     reload: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
     spans: Option<SdkTracerProvider>,
     lines: Option<LogWriter>,
+    format: Arc<Mutex<LineFormat>>,
+    /// Told of another level.
+    followers: Arc<Mutex<Vec<Weak<Follower>>>>,
+}
+
+type Follower = dyn Fn(&str) + Send + Sync;
+
+/// How lines are written, for processes that log to the same end.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct LineFormat {
+    directives: String,
+    json: bool,
+    color: bool,
 }
 
 impl fmt::Debug for LogHandle {
@@ -38,14 +52,50 @@ impl LogHandle {
     /// # Errors
     /// Directives that cannot be read; the level stays as it was.
     pub(crate) fn set_level(&self, config: &Config) -> Result<(), ServerError> {
-        let filter = filter(config)?;
-        (self.reload)(filter).map_err(|error| ServerError::internal("change the log level", error))
+        filter(config)?;
+        let directives = directives(config);
+        self.set_directives(&directives)?;
+        let followers: Vec<_> = lock(&self.followers).iter().filter_map(Weak::upgrade).collect();
+        followers.iter().for_each(|follow| follow(&directives));
+        Ok(())
+    }
+
+    /// The same by what the level stands for.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn set_directives(&self, directives: &str) -> Result<(), ServerError> {
+        let internal = |error: anyhow::Error| ServerError::internal("change the log level", error);
+        let filter = EnvFilter::try_new(directives).map_err(|error| internal(error.into()))?;
+        (self.reload)(filter).map_err(|error| internal(error.into()))?;
+        directives.clone_into(&mut lock(&self.format).directives);
+        Ok(())
+    }
+
+    /// How lines are written at the moment.
+    pub(crate) fn format(&self) -> LineFormat {
+        lock(&self.format).clone()
+    }
+
+    /// Calls this with another level as long as somebody has what is returned.
+    pub(crate) fn follow(&self, tell: impl Fn(&str) + Send + Sync + 'static) -> Arc<Follower> {
+        let follower: Arc<Follower> = Arc::new(tell);
+        let mut followers = lock(&self.followers);
+        followers.retain(|follower| follower.strong_count() > 0);
+        followers.push(Arc::downgrade(&follower));
+        follower
     }
 
     /// Of nothing that is installed.
     #[cfg(test)]
     pub(crate) fn silent() -> Self {
-        Self { reload: Arc::new(|_| Ok(())), spans: None, lines: None }
+        Self {
+            reload: Arc::new(|_| Ok(())),
+            spans: None,
+            lines: None,
+            format: Arc::default(),
+            followers: Arc::default(),
+        }
     }
 
     /// Counts the lines that were dropped there.
@@ -81,12 +131,20 @@ fn filter(config: &Config) -> Result<EnvFilter, ServerError> {
     let level = config.live.log.level.as_str();
     let wrong = |problem: Problem| ServerError::value(&config.origins, "log.level", level, problem);
     level_is_good(level).map_err(|error| wrong(error.into()))?;
+    EnvFilter::try_new(directives(config)).map_err(|error| wrong(error.into()))
+}
+
+fn directives(config: &Config) -> String {
+    let level = config.live.log.level.as_str();
     // Whoever asks for more gets what is left out.
     let quiet = ["error", "warn", "info"].contains(&level);
     let directives = if quiet { format!("{level},{QUIET}") } else { level.to_owned() };
     // Spans are for the collector.
-    let directives = format!("{directives},{}=off", camshaft_api::trace::TARGET);
-    EnvFilter::try_new(directives).map_err(|error| wrong(error.into()))
+    format!("{directives},{}=off", camshaft_api::trace::TARGET)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Installs the process's subscriber. `spans`: where spans go, if anywhere.
@@ -96,12 +154,28 @@ pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let (filter, handle) = reload::Layer::new(filter(config)?);
+    filter(config)?;
+    let format = LineFormat { directives: directives(config), json, color: std::io::stderr().is_terminal() };
+    install(&format, spans)
+}
+
+/// The same for a process that logs to the end that another one has.
+///
+/// # Errors
+/// It has been done, or there can be no thread for it.
+pub(crate) fn start_lines(format: &LineFormat) -> Result<LogHandle, ServerError> {
+    install(format, None)
+}
+
+fn install(format: &LineFormat, spans: Option<SdkTracerProvider>) -> Result<LogHandle, ServerError> {
+    let LineFormat { directives, json, color } = format;
+    let internal = |source: anyhow::Error| ServerError::Internal { what: "start logging", source };
+    let filter = EnvFilter::try_new(directives).map_err(|error| internal(error.into()))?;
+    let (filter, handle) = reload::Layer::new(filter);
     let out = LogWriter::start(std::io::stderr());
-    let out = out.map_err(|source| ServerError::Internal { what: "start logging", source })?;
-    let color = std::io::stderr().is_terminal();
-    let writer = lines::layer::<Registry>().with_ansi(color).with_writer(out.clone());
-    let writer = if json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
+    let out = out.map_err(internal)?;
+    let writer = lines::layer::<Registry>().with_ansi(*color).with_writer(out.clone());
+    let writer = if *json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
     let exported = spans.as_ref().map(|spans| {
         let tracer = spans.tracer("camshaft");
         let only_spans = Targets::new().with_target(camshaft_api::trace::TARGET, tracing::Level::INFO);
@@ -111,8 +185,10 @@ pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result
     });
     let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter.and(Unexpected))).with(exported);
     let installed = subscriber.try_init();
-    installed.map_err(|error| ServerError::Internal { what: "start logging", source: anyhow::anyhow!(error) })?;
-    Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans, lines: Some(out) })
+    installed.map_err(|error| internal(anyhow::anyhow!(error)))?;
+    let format = Arc::new(Mutex::new(format.clone()));
+    let reload = Arc::new(move |filter| handle.reload(filter));
+    Ok(LogHandle { reload, spans, lines: Some(out), format, followers: Arc::default() })
 }
 
 /// Batches of spans over gRPC, if an endpoint is configured. A collector that is not there costs the spans, nothing else.

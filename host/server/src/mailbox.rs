@@ -7,21 +7,46 @@ use std::collections::VecDeque;
 use camshaft_core::message::Command;
 use crossbeam_channel::{Sender, TrySendError};
 
+use crate::worker_process::LineEnd;
 use crate::worker_thread::WorkerMessage;
 
 /// Messages kept for a worker. Starts and cancellations are bounded by its sequences; past the bound, commands that the
 /// worker can do without are dropped.
 const MAX_BACKLOG: usize = 4096;
 
+/// How messages get to a worker.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// On a thread of this process.
+    Channel(Sender<WorkerMessage>),
+    /// In a process of its own.
+    Line(LineEnd),
+}
+
+impl From<Sender<WorkerMessage>> for Way {
+    fn from(sender: Sender<WorkerMessage>) -> Self {
+        Self::Channel(sender)
+    }
+}
+
+impl Way {
+    pub(crate) fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>> {
+        match self {
+            Self::Channel(sender) => sender.try_send(message),
+            Self::Line(line) => line.try_send(message),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    messages: Sender<WorkerMessage>,
+    messages: Way,
     backlog: VecDeque<WorkerMessage>,
 }
 
 impl Mailbox {
-    pub(crate) fn new(messages: Sender<WorkerMessage>) -> Self {
-        Self { messages, backlog: VecDeque::new() }
+    pub(crate) fn new(messages: impl Into<Way>) -> Self {
+        Self { messages: messages.into(), backlog: VecDeque::new() }
     }
 
     /// Sends a message, now or when the channel has room. False if it was dropped.
@@ -68,7 +93,8 @@ impl Mailbox {
 
     /// Whether messages are kept.
     pub(crate) fn is_behind(&self) -> bool {
-        !self.backlog.is_empty()
+        let has_rest = matches!(&self.messages, Way::Line(line) if line.is_behind());
+        has_rest || !self.backlog.is_empty()
     }
 }
 

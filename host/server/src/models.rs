@@ -243,11 +243,11 @@ pub(crate) fn load_draft(
     config: &ModelConfig,
     path: &Path,
     target: &LoadedModel,
-    sink: &ProgressSink,
+    (placement, sink): (Placement, &ProgressSink),
 ) -> Result<Arc<LoadedModel>, ServerError> {
     let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, sink))?;
     let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
-    let options = LoadOptions { kind, copy, ..LoadOptions::default() };
+    let options = LoadOptions { kind, copy, placement, ..LoadOptions::default() };
     let wrong = |error: EngineLoadError| match error {
         // It is not the kind of the model that is at fault.
         EngineLoadError::WrongKind { .. } => ServerError::model(&config.id, &config.origins, "draft-model", error),

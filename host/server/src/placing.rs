@@ -108,9 +108,9 @@ fn place_one(
     let layers = weights.sizes.offloaded.layers;
     let offload = devices.offload(weights.config(), layers);
     let trial = Trial::of(weights, &offload);
-    let Loaded { config, source, .. } = &mut weights.loaded;
+    let Loaded { config, source, is_apart, .. } = &mut weights.loaded;
     let WeightsSource::Llama { model, .. } = source else { return Ok(()) };
-    if model.is_loaded() && model.device_layers() == layers {
+    if *is_apart || model.is_loaded() && model.device_layers() == layers {
         return Ok(());
     }
     let fatal = |error| Misfit::Fatal(Box::new(error));

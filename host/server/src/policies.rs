@@ -13,7 +13,7 @@ use prometheus::Registry;
 use crate::config::Config;
 use crate::error::{Problem, ServerError};
 use crate::own_program::own_program;
-use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
+use crate::supervisor::{Ending, Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
 /// The hidden command that compiles a component.
 pub(crate) const COMPILE_COMMAND: &str = "compile-policy";
@@ -96,8 +96,9 @@ impl Service for WatchService {
         Ok(((), ()))
     }
 
-    fn run(&mut self, (): &mut (), stop: &Stop) {
+    fn run(&mut self, (): &mut (), stop: &Stop) -> Ending {
         self.watch.run(stop.receiver());
+        Ending::Done
     }
 
     fn down(&mut self, (): ()) -> bool {
@@ -254,9 +255,9 @@ mod tests {
             self.service.make()
         }
 
-        fn run(&mut self, (): &mut (), stop: &Stop) {
+        fn run(&mut self, (): &mut (), stop: &Stop) -> Ending {
             assert!(self.panicked.swap(true, Ordering::Relaxed), "as the test asked");
-            self.service.run(&mut (), stop);
+            self.service.run(&mut (), stop)
         }
 
         fn down(&mut self, (): ()) -> bool {

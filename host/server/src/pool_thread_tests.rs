@@ -209,7 +209,7 @@ fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
     let report = tuned_pool_thread(&supervisor, None, submissions, tuning.subscribe());
     let start = |limits: Option<(u64, Duration)>| {
         let (messages, received) = bounded(8);
-        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages })).unwrap();
+        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: messages.into() })).unwrap();
         let Some((ram_bytes, session_ttl)) = limits else { return received };
         match received.recv_timeout(PATIENCE).unwrap() {
             WorkerMessage::Command(command) => assert_eq!(command, Command::CacheLimits { ram_bytes, session_ttl }),
@@ -348,7 +348,7 @@ fn bounds_that_change_reach_the_pool_and_workers_also_those_that_come_up_later()
     spawn(&supervisor, setup, "fake").unwrap();
     let up = || {
         let (messages, received) = bounded(8);
-        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages })).unwrap();
+        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: messages.into() })).unwrap();
         received
     };
     let first = up();

@@ -7,11 +7,8 @@
 mod child;
 mod host;
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use camshaft_api::TextModel;
 use camshaft_core::engine::{ModelInfo, Tokenizer};
@@ -22,12 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{FamilyKey, IsolationKey, ModelConfig};
 use crate::error::ServerError;
+use crate::own_program::has_roles;
+pub(crate) use child::run;
 use host::ReaderProcess;
 
 /// The argument with which this program is a reader.
-const ROLE: &str = "reader";
-/// Whether this program takes that argument.
-static HAS_ROLES: AtomicBool = AtomicBool::new(false);
+pub(crate) const ROLE: &str = "reader";
 
 /// A model's vocabulary, wherever it comes from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,21 +41,6 @@ pub(crate) struct Readable {
     pub(crate) origin: Origin,
 }
 
-/// Does what the argument of this process says, where it is one of a helper's roles. To be called at the beginning of `main`, by
-/// programs that start helpers.
-pub(crate) fn run_role() -> Option<ExitCode> {
-    HAS_ROLES.store(true, Ordering::Relaxed);
-    let role = std::env::args_os().nth(1)?;
-    (role == ROLE).then(|| match child::run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Its standard error is the server's.
-            let _ = writeln!(std::io::stderr(), "camshaft: the process that reads: {error}");
-            ExitCode::FAILURE
-        }
-    })
-}
-
 /// Starts whoever reads for a model. `grammars`: what is compiled for it here.
 ///
 /// # Errors
@@ -70,8 +52,7 @@ pub(crate) fn start(
 ) -> Result<TextModel, ServerError> {
     let Readable { info, tokenizer, origin } = readable;
     let family: Option<&'static Family> = config.family.map(|FamilyKey(family)| family);
-    // A fork of an emulated process is one of the emulator.
-    let can_fork = HAS_ROLES.load(Ordering::Relaxed) && !camshaft_policy::is_emulated();
+    let can_fork = has_roles();
     if config.isolation == IsolationKey::Process && !can_fork {
         tracing::warn!(
             model = config.id,

@@ -27,7 +27,7 @@ use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::watch;
 
-use crate::adapters;
+use crate::adapters::{self, Loads};
 use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::bounds::ModelBounds;
 use crate::cache_plan::{CacheOwner, CachePlan};
@@ -35,15 +35,18 @@ use crate::config::{FamilyKey, ModelConfig, ModelSource};
 use crate::cores::Cores;
 use crate::demo;
 use crate::error::ServerError;
+use crate::logging::LogHandle;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
 use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
+use crate::progress::ProgressSink;
 use crate::reader::{self, Origin, Readable};
-use crate::supervisor::{Gauges, ShutdownStage, Supervisor};
+use crate::supervisor::{Gauges, Service, ShutdownStage, Supervisor};
 use crate::thread_budget::ThreadBudget;
 use crate::tuning::Tuned;
 use crate::weights::{self, Weights, WeightsSource};
+use crate::worker_process::{EngineProcess, LineService, ProcessSetup};
 use crate::worker_thread::{self, Handle, WorkerSetup};
 
 /// Submissions on their way to a pool; a further one is refused as overload.
@@ -71,6 +74,7 @@ pub(crate) struct Starter {
     pub(crate) slow_reader: Duration,
     /// Text of a stream that comes faster shares frames.
     pub(crate) frame_interval: Duration,
+    pub(crate) log: LogHandle,
 }
 
 /// A model whose threads run.
@@ -126,6 +130,15 @@ impl Starter {
                 let text = readable(model, loaded);
                 self.start_embedder(model, text, beginning, make)
             }
+            (WeightsSource::Llama { model: loaded, .. }, _) if model.loaded.is_apart => {
+                let process = self.process(model, loaded.info().vocabulary.digest(), beginning);
+                let loads = Loads::Apart(process.clone());
+                let base = adapters::Base { config: config.clone(), number, loads, promised: self.promised.clone() };
+                let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
+                let text = readable(model, loaded);
+                let start = |setup, _: &Arc<GrammarStore>| self.start_line(setup, &process, (model, beginning));
+                self.start_pool(model, text, beginning, (adapters, start))
+            }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
@@ -142,10 +155,11 @@ impl Starter {
                     }
                 };
                 let text = readable(model, loaded);
-                let (config, model_of) = (config.clone(), loaded.clone());
-                let base = adapters::Base { config, number, model: model_of, promised: self.promised.clone() };
+                let (config, loads) = (config.clone(), Loads::Here(loaded.clone()));
+                let base = adapters::Base { config, number, loads, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
-                self.start_pool(model, text, beginning, (adapters, make))
+                let start = |setup, grammars: &_| self.start_worker(setup, (model, grammars, beginning), make.clone());
+                self.start_pool(model, text, beginning, (adapters, start))
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -160,26 +174,64 @@ impl Starter {
                     Ok(FakeEmbedder::new(limits))
                 })
             }
+            // Compiled policies are nowhere that another process finds them in programs that compile them by themselves.
+            (WeightsSource::Fake(_), _) if model.loaded.is_apart && self.policies.replicate().is_ok() => {
+                let text = fake_text(ModelKind::Generate);
+                let process = self.process(model, text.info.vocabulary.digest(), beginning);
+                let start = |setup, _: &Arc<GrammarStore>| self.start_line(setup, &process, (model, beginning));
+                self.start_pool(model, text, beginning, (|_: &_| Ok(Arc::default()), start))
+            }
             (WeightsSource::Fake(_), _) => {
-                let (limits, ram_bytes) = (model.fake_limits(), self.cache.ram_bytes);
+                let (limits, ram_bytes) = (weights::fake_limits(&model.sizes), self.cache.ram_bytes);
                 let make = move |id: WorkerId| {
                     let mut engine = FakeEngine::new(limits, u64::from(id.0));
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_| Ok(Arc::default()), make))
+                let start = |setup, grammars: &_| self.start_worker(setup, (model, grammars, beginning), make);
+                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_: &_| Ok(Arc::default()), start))
             }
         }
     }
 
-    fn start_pool<E: Engine + Send + 'static>(
+    /// What computes for a model in a process of its own.
+    fn process(&self, model: &Weights, vocabulary: [u8; 32], beginning: &Beginning) -> Arc<EngineProcess> {
+        EngineProcess::new(ProcessSetup {
+            weights: model.clone(),
+            vocabulary,
+            digest: self.cache.parts().has_disk(),
+            cache: self.cache.clone(),
+            policies: self.policies.clone(),
+            log: self.log.clone(),
+            sink: ProgressSink::default(),
+            alive: beginning.alive.clone(),
+        })
+    }
+
+    /// Has a worker opened there, and starts the thread that listens to it.
+    fn start_line(
+        &self,
+        setup: WorkerSetup,
+        process: &Arc<EngineProcess>,
+        (model, beginning): (&Weights, &Beginning),
+    ) -> Result<Handle, ServerError> {
+        let gauges = self.gauges(model.config(), &setup.id.to_string(), beginning);
+        let name = format!("worker-{}", setup.id);
+        let (process, policies, budget) = (process.clone(), self.policies.clone(), self.budget.clone());
+        let mut service = LineService { process, setup, policies, budget, _alive: beginning.alive.clone() };
+        let (first, handle) = service.make()?;
+        self.supervisor.supervise(&name, gauges, service, first)?;
+        Ok(handle)
+    }
+
+    fn start_pool(
         &self,
         model: &Weights,
         mut text: Readable,
         beginning: &Beginning,
-        (adapters, make): (
+        (adapters, start): (
             impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
-            impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
+            impl Fn(WorkerSetup, &Arc<GrammarStore>) -> Result<Handle, ServerError>,
         ),
     ) -> Result<Model, ServerError> {
         let config = model.config();
@@ -204,7 +256,7 @@ impl Starter {
                 cores: self.cores.take(model.sizes.threads),
                 seat: self.budget.seat(model.sizes.threads),
             };
-            let handle = self.start_worker(setup, (model, &grammars, beginning), make.clone())?;
+            let handle = start(setup, &grammars)?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
             let metrics = self.metrics.worker(&config.id, &id.to_string());

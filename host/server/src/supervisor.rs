@@ -56,6 +56,14 @@ impl Stop {
     }
 }
 
+/// How an incarnation ended that did not panic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Done,
+    /// As after a panic, another one is wanted.
+    Lost,
+}
+
 /// What a supervised thread does. It survives panics; an incarnation does not.
 pub(crate) trait Service: Send + 'static {
     /// What one run needs and a panic may leave broken.
@@ -71,8 +79,8 @@ pub(crate) trait Service: Send + 'static {
     /// It cannot be made now. It is tried again later.
     fn make(&mut self) -> Result<(Self::Incarnation, Self::Handle), ServerError>;
 
-    /// Runs until there is nothing left to do, or `stop` is set.
-    fn run(&mut self, incarnation: &mut Self::Incarnation, stop: &Stop);
+    /// Runs until there is nothing left to do, or `stop` is set, or until what it runs is lost.
+    fn run(&mut self, incarnation: &mut Self::Incarnation, stop: &Stop) -> Ending;
 
     /// An incarnation ended, in order or by a panic. To be told before what it holds is dropped, which may take seconds.
     /// False: no other one is wanted.
@@ -306,17 +314,18 @@ fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first:
     let (mut incarnation, mut pause) = (first, MIN_PAUSE);
     loop {
         let begun = Instant::now();
-        let panicked = catch_unwind(AssertUnwindSafe(|| service.run(&mut incarnation, stop))).is_err();
+        let ended = catch_unwind(AssertUnwindSafe(|| service.run(&mut incarnation, stop)));
         gauges.down();
-        if panicked {
+        if ended.is_err() {
             tracing::error!(thread, "thread panicked; what it was working on is lost");
         }
+        let is_lost = ended.unwrap_or(Ending::Lost) == Ending::Lost;
         if begun.elapsed() > MAX_PAUSE {
             pause = MIN_PAUSE;
         }
         // What a panic left behind may panic once more where it is dropped.
         let wanted = catch_unwind(AssertUnwindSafe(|| service.down(incarnation))).unwrap_or(true);
-        if !wanted || !panicked || stop.is_set() {
+        if !wanted || !is_lost || stop.is_set() {
             return;
         }
         let (made, handle, trial) = loop {

@@ -32,10 +32,14 @@ impl Service for Puppet {
         }
     }
 
-    fn run(&mut self, (): &mut (), stop: &Stop) {
+    fn run(&mut self, (): &mut (), stop: &Stop) -> Ending {
         crossbeam_channel::select! {
-            recv(self.orders) -> order => assert_ne!(order, Ok("panic"), "as the test asked"),
-            recv(stop.receiver()) -> _ => {}
+            recv(self.orders) -> order => match order {
+                Ok("panic") => panic!("as the test asked"),
+                Ok("lose") => Ending::Lost,
+                _ => Ending::Done,
+            },
+            recv(stop.receiver()) -> _ => Ending::Done,
         }
     }
 
@@ -60,6 +64,9 @@ fn a_service_that_panics_comes_back_and_is_counted() {
     assert_eq!(heard.recv_timeout(PATIENCE), Ok("up"));
     assert_eq!((makes.load(Ordering::Relaxed), gauges.restarts.get(), gauges.up.get()), (3, 1, 1));
     assert!(gauges.health.is_up());
+    orders_in.send("lose").unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("down"));
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("up"));
     // What ended in order is not restarted.
     orders_in.send("end").unwrap();
     assert_eq!(heard.recv_timeout(PATIENCE), Ok("down"));
@@ -79,8 +86,8 @@ fn a_service_that_waits_for_its_restart_ends_at_once() {
         fn make(&mut self) -> Result<((), &'static str), ServerError> {
             Err(ServerError::internal("make it", anyhow::anyhow!("never again")))
         }
-        fn run(&mut self, (): &mut (), stop: &Stop) {
-            self.0.run(&mut (), stop);
+        fn run(&mut self, (): &mut (), stop: &Stop) -> Ending {
+            self.0.run(&mut (), stop)
         }
         fn down(&mut self, (): ()) -> bool {
             self.0.down(())

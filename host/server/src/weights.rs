@@ -15,10 +15,11 @@ use camshaft_registry::InUse;
 use camshaft_tensor::TensorModel;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
+use crate::config::{FlashKey, Format, IsolationKey, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
+use crate::own_program::has_roles;
 use crate::progress::ProgressSink;
 use crate::registry::{self, Obtained};
 
@@ -47,6 +48,8 @@ pub(crate) struct Loaded {
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
     pub(crate) lost_flash: bool,
+    /// A process of its own computes: its weights are not here.
+    pub(crate) is_apart: bool,
     /// Keeps its files in the cache of models, if they lie there.
     pub(crate) held: Option<Arc<InUse>>,
 }
@@ -86,6 +89,7 @@ impl Engines {
         devices: &Devices,
         sink: &ProgressSink,
     ) -> Result<Loaded, ServerError> {
+        let mut is_apart = may_be_apart(config);
         let source = match self {
             Self::Fake => WeightsSource::Fake(match config.kind.wanted() {
                 Some(ModelKind::Embed) => ModelKind::Embed,
@@ -97,19 +101,27 @@ impl Engines {
                 WeightsSource::Tensors { model: Arc::new(model), sha256 }
             }
             Self::Llama => {
-                let placement = if devices.are_wanted(config) { Placement::Nowhere } else { Placement::Host };
+                let wants_devices = devices.are_wanted(config);
+                let looks = wants_devices || may_be_apart(config);
+                let placement = if looks { Placement::Nowhere } else { Placement::Host };
                 // Reading all of a file twice would take its time.
-                let digest = digest && placement == Placement::Host;
-                let model = models::load(config, digest, placement, sink)?;
+                let mut model = models::load(config, digest && !looks, placement, sink)?;
                 models::settings_fit(config, model.info().kind)?;
                 models::kv_type_fits(config, &model)?;
+                is_apart &= !wants_devices && model.info().kind == ModelKind::Generate;
+                if looks && !wants_devices && !is_apart {
+                    model = models::load_again(config, digest, Placement::Host, sink)?;
+                }
+                let place = if is_apart { Placement::Nowhere } else { Placement::Host };
                 let draft = config.draft_model.as_ref();
-                let draft = draft.map(|path| models::load_draft(config, path, &model, sink)).transpose()?;
+                let draft = draft.map(|path| models::load_draft(config, path, &model, (place, sink))).transpose()?;
                 WeightsSource::Llama { model, draft }
             }
         };
+        is_apart &= !matches!(source, WeightsSource::Tensors { .. } | WeightsSource::Fake(ModelKind::Embed));
         let template = models::chat_template(config)?;
-        Ok(Loaded { config: config.clone(), source, template, most_layers: None, lost_flash: false, held: None })
+        let (most_layers, lost_flash, held) = (None, false, None);
+        Ok(Loaded { config: config.clone(), source, template, most_layers, lost_flash, is_apart, held })
     }
 }
 
@@ -336,11 +348,17 @@ impl Weights {
         let owner = |worker| CacheOwner { id, model, options: &options, worker: WorkerId(worker) };
         (0..workers).try_for_each(|worker| plan.check_disk(&owner(worker)))
     }
+}
 
-    pub(crate) fn fake_limits(&self) -> EngineLimits {
-        let Sizes { sequences, kv_tokens, batch_tokens, .. } = self.sizes;
-        EngineLimits { sequences, kv_tokens, batch_tokens, context_tokens: self.sizes.sequence_tokens() }
-    }
+/// Whether a process of its own may compute for a model that generates, if no device does.
+fn may_be_apart(config: &ModelConfig) -> bool {
+    config.isolation == IsolationKey::Process && has_roles()
+}
+
+/// What a fake engine of these sizes can hold.
+pub(crate) fn fake_limits(sizes: &Sizes) -> EngineLimits {
+    let Sizes { sequences, kv_tokens, batch_tokens, .. } = *sizes;
+    EngineLimits { sequences, kv_tokens, batch_tokens, context_tokens: sizes.sequence_tokens() }
 }
 
 /// What the fake engines say that they are.

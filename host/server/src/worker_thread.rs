@@ -15,8 +15,9 @@ use rustix::thread::CpuSet;
 use crate::cores::Team;
 use crate::delivery::Delivery;
 use crate::error::ServerError;
+use crate::mailbox::Way;
 use crate::streams::Stream;
-use crate::supervisor::{Gauges, Service, Stop, Supervisor};
+use crate::supervisor::{Ending, Gauges, Service, Stop, Supervisor};
 use crate::thread_budget::Seat;
 
 /// How often an idle worker checks on a reader that is behind.
@@ -53,7 +54,7 @@ pub(crate) enum WorkerReport {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) limits: EngineLimits,
-    pub(crate) messages: Sender<WorkerMessage>,
+    pub(crate) messages: Way,
 }
 
 /// What a worker thread is given.
@@ -103,11 +104,11 @@ where
         }
         let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
-        let handle = Handle { limits: engine.limits(), messages: sender };
+        let handle = Handle { limits: engine.limits(), messages: Way::Channel(sender) };
         Ok((Incarnation { engine: EngineLoop::new(engine, worker), messages }, handle))
     }
 
-    fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
+    fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) -> Ending {
         let cold = self.cold.take();
         // The thread's first engine starts those that compute, and the later ones find them.
         let (warm, team) = match self.released.take() {
@@ -120,6 +121,7 @@ where
         }
         drop(cold);
         WorkerThread::new(&mut self.setup, incarnation).run(&mut self.team, stop);
+        Ending::Done
     }
 
     /// Without a pool nobody wants another incarnation.

@@ -163,7 +163,7 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
     };
     let worker = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let (message, mut events) = start(1);
-    worker.messages.send(message).unwrap();
+    worker.messages.try_send(message).unwrap();
     let next = || loop {
         match reports.recv_timeout(PATIENCE).unwrap() {
             WorkerReport::Step(..) => {}
@@ -176,7 +176,7 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
     assert_eq!(events.blocking_recv(), None, "the client does not wait for the disk");
     // Nor does who was on the way to the worker, once the pool has let go of its end, as it does when a worker is down.
     let (message, mut late) = start(2);
-    let _ = worker.messages.send(message);
+    let _ = worker.messages.try_send(message);
     drop(worker);
     assert_eq!(late.blocking_recv(), None);
     assert!(reports.try_recv().is_err(), "it does not come back yet: the directory is still in use");
@@ -213,7 +213,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     // Regression: what the first decode needs was missed when the first request came.
     assert_eq!(*warmed.lock().unwrap(), [on_worker()], "before anybody is served");
     let (message, mut events) = start(1);
-    first.messages.send(message).unwrap();
+    first.messages.try_send(message).unwrap();
     let next = || loop {
         // What it says of single requests is not of interest here.
         match reports.recv_timeout(PATIENCE).unwrap() {
@@ -227,7 +227,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let WorkerReport::Up(ID, second) = next() else { panic!("it comes back") };
     assert_eq!((second.limits, gauges.restarts.get()), (LIMITS, 1));
     let (message, mut events) = start(2);
-    second.messages.send(message).unwrap();
+    second.messages.try_send(message).unwrap();
     let mut last = None;
     while let Some(event) = events.blocking_recv() {
         last = Some(event);

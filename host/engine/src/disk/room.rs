@@ -42,6 +42,11 @@ impl DiskRoom {
         Self { dir, capacity, taken: Mutex::default() }
     }
 
+    /// Bytes of data files.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
     }

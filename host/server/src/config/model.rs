@@ -164,8 +164,9 @@ pub struct ModelConfig {
     /// Unload the model when no request has asked for it for so long; the next one loads it again. Unset: it stays.
     #[schemars(extend("x-minimum" = "1s"))]
     pub keep_alive: Option<DurationValue>,
-    /// Where what comes with the model's file is read: its chat template, its vocabulary, and clients' grammars for it. "process": in
-    /// processes that end when they take too much; "thread": in the server's own, where nothing bounds it.
+    /// Where the model's workers compute, and where what comes with its file is read: its chat template, its vocabulary, and clients'
+    /// grammars for it. "process": in processes that may end, and others take their place; "thread": in the server's own, which ends
+    /// with them. (Models that embed, tensor models, and those with layers on devices compute on threads.)
     pub isolation: IsolationKey,
     /// How another version takes its place while the server runs. "beside": it is loaded beside it, and then takes over;
     /// "replace": the old one ends first, for which requests wait.

@@ -74,7 +74,7 @@ pub(super) struct Answered {
 
 /// # Errors
 /// There is no parent, or the vocabulary cannot be loaded.
-pub(super) fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     let mut control = control()?;
     say(IDLE);
     make_expendable()?;

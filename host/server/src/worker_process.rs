@@ -1,0 +1,120 @@
+//! Workers in a process of their own, which may be killed at any moment (`isolation = "process"`).
+//!
+//! The process has a model's weights, and a thread for each of its workers, which runs the engine loop ([`child`]). It is started by a
+//! thread that lives as long as it does, and told over one socket what to open and to load ([`host`]). Each worker has a socket of its
+//! own beside that: commands come in, and after each step one message goes out, with what happened in it ([`line`]).
+mod child;
+mod host;
+mod line;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use camshaft_core::engine::EngineLimits;
+use camshaft_core::ids::{AdapterDigest, WorkerId};
+use camshaft_core::message::{Command, Event};
+use camshaft_core::report::Report;
+use camshaft_core::sizes::Sizes;
+use camshaft_policy::{Noted, ReplicaUpdate};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::child::run;
+pub(crate) use self::host::{EngineProcess, ProcessSetup};
+pub(crate) use self::line::{LineEnd, LineService};
+use crate::cache_plan::CacheParts;
+use crate::config::ModelConfig;
+use crate::logging::LineFormat;
+
+/// The argument with which this program is such a process.
+pub(crate) const ROLE: &str = "worker";
+/// What a worker says in a step that has nothing else to say: that it goes on.
+const HEARTBEAT: Duration = Duration::from_millis(250);
+
+/// What the process is to compute.
+#[derive(Debug, Serialize, Deserialize)]
+struct Setup {
+    /// Core's fake engine in the place of llama.cpp.
+    is_fake: bool,
+    config: ModelConfig,
+    sizes: Sizes,
+    /// The digest of the vocabulary that the server has.
+    vocabulary: [u8; 32],
+    /// The digest of the weights is wanted.
+    digest: bool,
+    cache: CacheParts,
+    /// Where compiled policies are.
+    code_dir: Option<PathBuf>,
+    policies: Option<ReplicaUpdate>,
+    log: LineFormat,
+}
+
+/// From the server to the process.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Open a worker, whose socket comes along. With a processor list for each of its threads, if they are to be kept there.
+    Open(WorkerId, Vec<Vec<usize>>),
+    LoadAdapter(PathBuf),
+    DropAdapter(AdapterDigest),
+    Policies(Box<ReplicaUpdate>),
+    /// The level of the log from now on.
+    Level(String),
+}
+
+/// From the process to the server.
+#[derive(Debug, Serialize, Deserialize)]
+enum Told {
+    /// Of the weights, per cent.
+    Loading(u64),
+    Loaded(Result<(), Failure>),
+    /// The answer to an order, by its number.
+    Reply(u64, Result<Reply, Failure>),
+    /// What happened to policies while no worker had anything to say.
+    Notes(Noted),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    Opened(EngineLimits),
+    /// With its bytes.
+    Adapter(AdapterDigest, u64),
+    Done,
+}
+
+/// What cannot be done, and which key of the model's configuration is to blame.
+#[derive(Debug, Serialize, Deserialize)]
+struct Failure {
+    key: String,
+    why: String,
+}
+
+/// From the server to a worker.
+#[derive(Debug, Serialize, Deserialize)]
+enum ToWorker {
+    Command(Command),
+    /// From its next step on: threads that compute, and whether a processor is left beside those of all models.
+    Threads(u32, bool),
+    /// Nothing more comes: end when everything is done.
+    NoMore,
+    /// End now, with whatever runs.
+    Stop,
+}
+
+/// From a worker to the server.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct FromWorker {
+    notes: Noted,
+    /// For clients.
+    events: Vec<Event>,
+    /// For the pool.
+    report: Option<Box<Report>>,
+    /// Messages that it has taken so far.
+    heard: u64,
+    /// There is nothing to do.
+    is_idle: bool,
+    /// The next step may take longer than the last one.
+    may_take_longer: bool,
+    /// The last step.
+    took: Duration,
+    /// It ends, in order.
+    has_ended: bool,
+}

@@ -1,0 +1,365 @@
+//! The server's side of a process that computes.
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use camshaft_core::engine::EngineLimits;
+use camshaft_core::ids::{AdapterDigest, WorkerId};
+use camshaft_policy::{PolicyHost, Replication};
+use camshaft_process::{frames, spawn};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::CpuSet;
+
+use super::{Failure, Order, ROLE, Reply, Setup, Told};
+use crate::cache_plan::CachePlan;
+use crate::config::ModelConfig;
+use crate::cores;
+use crate::environment;
+use crate::error::{ModelProblem, ServerError};
+use crate::logging::LogHandle;
+use crate::own_program::own_program;
+use crate::progress::{LoadBar, ProgressSink};
+use crate::weights::{Weights, WeightsSource};
+
+/// What a process is started with, each time.
+pub(crate) struct ProcessSetup {
+    pub(crate) weights: Weights,
+    pub(crate) vocabulary: [u8; 32],
+    /// The digest of the weights is wanted.
+    pub(crate) digest: bool,
+    pub(crate) cache: CachePlan,
+    pub(crate) policies: Arc<PolicyHost>,
+    pub(crate) log: LogHandle,
+    pub(crate) sink: ProgressSink,
+    /// Held as long as the process lives.
+    pub(crate) alive: Sender<Infallible>,
+}
+
+/// The process that computes for a model: the one that runs, and how another one is started after it.
+pub(crate) struct EngineProcess {
+    setup: ProcessSetup,
+    running: Mutex<Option<Arc<Running>>>,
+    /// Adapters that somebody uses, with their files.
+    adapters: Mutex<Vec<(AdapterDigest, PathBuf)>>,
+}
+
+/// A process that runs, or ran.
+#[derive(Debug)]
+pub(crate) struct Running {
+    control: Mutex<UnixStream>,
+    orders: AtomicU64,
+    /// Who waits for an answer.
+    waiting: Mutex<HashMap<u64, Sender<Result<Reply, Failure>>>>,
+    pid: Option<Pid>,
+    /// Its number among those that have copies of policies.
+    process: u64,
+    /// Under a lock: a process that was waited for must not be killed.
+    is_gone: Mutex<bool>,
+    has_ended: AtomicBool,
+}
+
+impl fmt::Debug for EngineProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineProcess").field("model", &self.config().id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It ends when it has written what it has to write.
+        let _ = lock(&self.control).shutdown(Shutdown::Write);
+    }
+}
+
+impl Running {
+    /// # Errors
+    /// The process is gone, or what it says is wrong.
+    fn ask(&self, order: &Order, with: &[BorrowedFd<'_>]) -> io::Result<Result<Reply, Failure>> {
+        let (answer, answered) = bounded(1);
+        {
+            let mut control = lock(&self.control);
+            // In the order in which they are sent.
+            let number = self.orders.fetch_add(1, Ordering::Relaxed) + 1;
+            lock(&self.waiting).insert(number, answer);
+            if self.has_ended.load(Ordering::SeqCst) {
+                lock(&self.waiting).clear();
+            }
+            frames::send_with(&mut control, order, with)?;
+        }
+        answered.recv().map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the process is gone"))
+    }
+
+    /// Ends the process at once.
+    pub(crate) fn kill(&self) {
+        let is_gone = lock(&self.is_gone);
+        if let Some(pid) = self.pid.filter(|_| !*is_gone) {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.pid.map(Pid::as_raw_pid)
+    }
+
+    pub(crate) fn process(&self) -> u64 {
+        self.process
+    }
+
+    /// Nobody answers any more.
+    fn end(&self, child: &mut Child) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        lock(&self.waiting).clear();
+        let mut is_gone = lock(&self.is_gone);
+        let _ = child.kill();
+        let _ = child.wait();
+        *is_gone = true;
+    }
+}
+
+impl EngineProcess {
+    pub(crate) fn new(setup: ProcessSetup) -> Arc<Self> {
+        Arc::new(Self { setup, running: Mutex::default(), adapters: Mutex::default() })
+    }
+
+    fn config(&self) -> &ModelConfig {
+        self.setup.weights.config()
+    }
+
+    /// Opens a worker in the process, which is started unless it runs: our end of its socket, what it can hold, and what it is in.
+    ///
+    /// # Errors
+    /// The process cannot be started or load the model, or has no room for the worker.
+    pub(crate) fn open(
+        &self,
+        worker: WorkerId,
+        cores: &[CpuSet],
+    ) -> Result<(UnixStream, EngineLimits, Arc<Running>), ServerError> {
+        let running = self.running()?;
+        let (ours, its) = UnixStream::pair().map_err(|error| ServerError::internal("make a socket", error))?;
+        let cores = cores.iter().map(cores::processors).collect();
+        match self.ask(&running, &Order::Open(worker, cores), &[its.as_fd()])? {
+            Reply::Opened(limits) => Ok((ours, limits, running)),
+            other => Err(ServerError::internal("open a worker", anyhow::anyhow!("{other:?}"))),
+        }
+    }
+
+    /// Loads an adapter for the workers: its digest, and its bytes.
+    ///
+    /// # Errors
+    /// The file is no adapter of the model, or the process is gone.
+    pub(crate) fn load_adapter(&self, path: &Path) -> Result<(AdapterDigest, u64), ServerError> {
+        let running = self.running()?;
+        match self.ask(&running, &Order::LoadAdapter(path.to_owned()), &[])? {
+            Reply::Adapter(digest, bytes) => {
+                lock(&self.adapters).push((digest, path.to_owned()));
+                Ok((digest, bytes))
+            }
+            other => Err(ServerError::internal("load an adapter", anyhow::anyhow!("{other:?}"))),
+        }
+    }
+
+    /// Nobody uses an adapter any more.
+    pub(crate) fn drop_adapter(&self, adapter: AdapterDigest) {
+        {
+            let mut adapters = lock(&self.adapters);
+            let one = adapters.iter().position(|(digest, _)| *digest == adapter);
+            one.map(|one| adapters.swap_remove(one));
+        }
+        if let Some(running) = &*lock(&self.running) {
+            // Nobody waits for the answer, and a process that is gone has none.
+            let mut control = lock(&running.control);
+            running.orders.fetch_add(1, Ordering::Relaxed);
+            let _ = frames::send(&mut *control, &Order::DropAdapter(adapter));
+        }
+    }
+
+    fn ask(&self, running: &Running, order: &Order, with: &[BorrowedFd<'_>]) -> Result<Reply, ServerError> {
+        let answer = running.ask(order, with).map_err(|error| self.lost(&error))?;
+        answer.map_err(|failure| self.failed(failure))
+    }
+
+    fn lost(&self, error: &io::Error) -> ServerError {
+        let why = format!("the process that computes for it is gone: {error}");
+        self.failed(Failure { key: "path".to_owned(), why })
+    }
+
+    fn failed(&self, Failure { key, why }: Failure) -> ServerError {
+        let config = self.config();
+        ServerError::model(&config.id, &config.origins, &key, ModelProblem::Process(why))
+    }
+
+    /// The process that runs, or a new one.
+    fn running(&self) -> Result<Arc<Running>, ServerError> {
+        let mut slot = lock(&self.running);
+        if let Some(running) = slot.as_ref().filter(|running| !running.has_ended.load(Ordering::SeqCst)) {
+            return Ok(running.clone());
+        }
+        let running = self.start()?;
+        for (digest, path) in lock(&self.adapters).iter() {
+            match self.ask(&running, &Order::LoadAdapter(path.clone()), &[]) {
+                Ok(Reply::Adapter(found, _)) if found == *digest => {}
+                other => {
+                    tracing::error!(model = self.config().id, path = %path.display(), ?other, "an adapter is lost")
+                }
+            }
+        }
+        Ok(slot.insert(running).clone())
+    }
+
+    fn start(&self) -> Result<Arc<Running>, ServerError> {
+        let internal = |what, error: io::Error| ServerError::internal(what, error);
+        let replicate = |error| ServerError::internal("tell a process of policies", error);
+        let mut feed = self.setup.policies.replicate().map_err(replicate)?;
+        let ProcessSetup { weights, vocabulary, digest, cache, log, .. } = &self.setup;
+        let setup = Setup {
+            is_fake: matches!(weights.loaded.source, WeightsSource::Fake(_)),
+            config: weights.config().clone(),
+            sizes: weights.sizes.clone(),
+            vocabulary: *vocabulary,
+            digest: *digest,
+            cache: cache.parts(),
+            code_dir: feed.as_ref().and_then(|feed| feed.code_dir().map(Path::to_owned)),
+            policies: feed.as_mut().and_then(Replication::update),
+            log: log.format(),
+        };
+        let program = own_program().map_err(|error| internal("find this program", error))?;
+        let keeper = Keeper {
+            model: weights.config().id.clone(),
+            policies: self.setup.policies.clone(),
+            log: log.clone(),
+            process: feed.as_ref().map_or(0, Replication::number),
+            bar: LoadBar::new(&weights.config().id, &self.setup.sink),
+        };
+        let (started, result) = bounded(1);
+        let alive = self.setup.alive.clone();
+        // The system ends the process with this thread.
+        let thread = Builder::new().name(format!("process-{}", keeper.model)).spawn(move || {
+            let _alive = alive;
+            keeper.keep(&program, &setup, feed, &started);
+        });
+        thread.map_err(|error| internal("start a thread", error))?;
+        let lost = |_| self.lost(&io::Error::from(io::ErrorKind::BrokenPipe));
+        result.recv().map_err(lost)?.map_err(|failure| self.failed(failure))
+    }
+}
+
+/// Who keeps a process: starts it, hears what it says, and waits for its end.
+struct Keeper {
+    model: String,
+    policies: Arc<PolicyHost>,
+    log: LogHandle,
+    /// Its number among those that have copies of policies.
+    process: u64,
+    bar: LoadBar,
+}
+
+type Started = Sender<Result<Arc<Running>, Failure>>;
+
+impl Keeper {
+    fn keep(self, program: &Path, setup: &Setup, feed: Option<Replication>, started: &Started) {
+        let failed = |error: io::Error| Failure { key: "path".to_owned(), why: format!("no process for it: {error}") };
+        let (mut child, control) = match spawn(program, ROLE, &environment::for_workers()) {
+            Ok(spawned) => spawned,
+            // Whoever waits for it is told.
+            Err(error) => return drop(started.send(Err(failed(error)))),
+        };
+        if let Err(error) = self.introduce(&control, setup).unwrap_or_else(|error| Err(failed(error))) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return drop(started.send(Err(error)));
+        }
+        let Ok(mut said) = control.try_clone() else { return };
+        let running = Arc::new(Running {
+            control: Mutex::new(control),
+            orders: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            process: self.process,
+            pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            is_gone: Mutex::new(false),
+            has_ended: AtomicBool::new(false),
+        });
+        let (ends, ended) = bounded(0);
+        let follower = self.log.follow({
+            let running = Arc::downgrade(&running);
+            move |directives| {
+                if let Some(running) = running.upgrade() {
+                    // A process that is gone logs nothing.
+                    let _ = running.ask(&Order::Level(directives.to_owned()), &[]);
+                }
+            }
+        });
+        if let Some(feed) = feed {
+            let running = Arc::downgrade(&running);
+            let tell = move || feed_policies(feed, &running, &ended);
+            // Without it, policies stay as they are.
+            if let Err(error) = Builder::new().name(format!("policies-{}", self.model)).spawn(tell) {
+                tracing::error!(model = self.model, %error, "a process hears of no change of policies");
+            }
+        }
+        let weak = Arc::downgrade(&running);
+        // Whoever waits for it has it now, and the process ends when nobody has it any more.
+        drop(started.send(Ok(running)));
+        while let Ok(Some(told)) = frames::receive::<Told>(&mut said) {
+            match told {
+                Told::Reply(number, reply) => {
+                    let asker = weak.upgrade().and_then(|running| lock(&running.waiting).remove(&number));
+                    // Nobody may wait for it any more.
+                    asker.map(|asker| asker.send(reply));
+                }
+                Told::Notes(notes) => self.policies.note(notes, self.process),
+                Told::Loading(_) | Told::Loaded(_) => {}
+            }
+        }
+        drop((ends, follower));
+        match weak.upgrade() {
+            Some(running) => running.end(&mut child),
+            None => drop(child.wait()),
+        }
+        tracing::debug!(model = self.model, "the process that computed for the model has ended");
+    }
+
+    /// Tells the process what to load, and waits until it has.
+    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<(), Failure>> {
+        frames::send(&mut control, setup)?;
+        loop {
+            match frames::receive::<Told>(&mut control)? {
+                Some(Told::Loading(per_cent)) => {
+                    let camshaft_engine::LoadProgress(tell) = self.bar.stage("loading");
+                    if tell(per_cent as f32 / 100.0).is_break() {
+                        return Err(io::Error::other("loading it was stopped"));
+                    }
+                }
+                Some(Told::Loaded(loaded)) => return Ok(loaded),
+                Some(_) => {}
+                None => return Err(io::Error::other("it ended while it loaded the model")),
+            }
+        }
+    }
+}
+
+/// Tells a process of policies as they change, until it has ended.
+fn feed_policies(mut feed: Replication, running: &std::sync::Weak<Running>, ended: &Receiver<Infallible>) {
+    while let Some(done) = feed.wait(ended) {
+        if let (Some(update), Some(running)) = (feed.update(), running.upgrade())
+            && running.ask(&Order::Policies(Box::new(update)), &[]).is_err()
+        {
+            return;
+        }
+        drop(done);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
