@@ -1,6 +1,5 @@
 //! Entry points of the fuzz targets: configuration files, and the bytes of connections.
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,13 +8,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::activity::{Activity, ConnectionTimes};
 use crate::config::{Overrides, Sources};
-use crate::connection::{self, Served};
-use crate::door::Door;
+use crate::http::{ConnectionSetup, ConnectionState, ConnectionTimeouts, RouterSwitch, serve_connection};
 
-const TIMES: ConnectionTimes =
-    ConnectionTimes { header: Duration::from_secs(30), idle: Duration::from_secs(90), stall: Duration::from_secs(60) };
+const TIMEOUTS: ConnectionTimeouts = ConnectionTimeouts {
+    header: Duration::from_secs(30),
+    idle: Duration::from_secs(90),
+    write: Duration::from_secs(60),
+};
 /// More than all bounds of a connection together, one after another.
 const PATIENCE: Duration = Duration::from_secs(600);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -55,8 +55,8 @@ pub async fn connection(router: Router, bytes: &[u8]) {
     let Ok((mut client, server)) = pair().await else { return };
     let Ok(peer) = server.peer_addr() else { return };
     let (stop, stopped) = watch::channel(false);
-    let served = Served { door: Door::new(router.clone(), router), tls: None, stop: stopped };
-    let serving = tokio::spawn(connection::serve(server, peer, served, Activity::new(TIMES, Arc::default())));
+    let setup = ConnectionSetup { routers: RouterSwitch::new(router), tls: None, timeouts: TIMEOUTS, stop: stopped };
+    let serving = tokio::spawn(serve_connection(server, peer, setup, ConnectionState::new()));
     let talking = async {
         for portion in sent.chunks(1 + usize::from(portion) * 16) {
             // A server that has closed takes no more.

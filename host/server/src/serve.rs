@@ -9,12 +9,11 @@ use camshaft_api::{AdminAccess, Api, Control, PublicAccess, Readiness};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
 
-use crate::activity::ConnectionTimes;
 use crate::config::{Config, Origins, Sources};
-use crate::door::Door;
 use crate::error::ServerError;
-use crate::listener::{self, Crowd, ListenerAccess};
+use crate::http::{self, ConnectionSetup, ConnectionTimeouts, ListenerAccess, OpenConnections, RouterSwitch};
 use crate::load::{Addresses, Load, LoadedConfig};
 use crate::logging;
 use crate::open_files;
@@ -151,7 +150,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
 
 /// The listeners, which accept connections already.
 struct OpenListeners {
-    door: (Door, Door),
+    routers: (RouterSwitch, RouterSwitch),
     listeners: (Listener, Option<Listener>),
 }
 
@@ -164,25 +163,23 @@ fn open(
 ) -> Result<OpenListeners, ServerError> {
     let acceptor = tls.map(|certificate| certificate.acceptor()).transpose()?;
     let limits = config.fixed.limits.clone();
-    let times =
-        ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
+    let (header, idle, write) = (limits.header_timeout.0, limits.idle_timeout.0, limits.slow_reader.0);
+    let timeouts = ConnectionTimeouts { header, idle, write };
     let places = open_files::places(config, open_files::bound());
     if let Some(fewer) = places.fewer(config) {
         tracing::warn!("{fewer}");
     }
-    let crowd: Arc<Crowd> = Arc::default();
-    let door = |origins: &[String]| {
-        let loading = camshaft_api::loading_router(readiness.clone(), origins);
-        Door::new(loading, camshaft_api::overloaded_router(origins))
+    let open: Arc<OpenConnections> = Arc::default();
+    let access = |name, connections| ListenerAccess { name, connections, open: open.clone() };
+    let routers = |origins: &[String]| RouterSwitch::new(camshaft_api::loading_router(readiness.clone(), origins));
+    let routers = (routers(&config.fixed.cors.origins), routers(&[]));
+    let listen = |listener, access, routers: &RouterSwitch, tls: Option<TlsAcceptor>| {
+        let routers = routers.clone();
+        Listener::spawn(move |stop| http::serve(listener, access, ConnectionSetup { routers, tls, timeouts, stop }))
     };
-    let door = (door(&config.fixed.cors.origins), door(&[]));
-    let listen = |listener, door: &Door, connections, tls| {
-        let (door, access) = (door.clone(), ListenerAccess { connections, times, tls, crowd: crowd.clone() });
-        Listener::spawn(|stop| listener::serve(listener, door, access, stop))
-    };
-    let public = listen(public, &door.0, places.public, acceptor);
-    let admin = admin.map(|admin| listen(admin, &door.1, places.admin, None));
-    Ok(OpenListeners { door, listeners: (public, admin) })
+    let public = listen(public, access("public", places.public), &routers.0, acceptor.map(TlsAcceptor::from));
+    let admin = admin.map(|admin| listen(admin, access("admin", places.admin), &routers.1, None));
+    Ok(OpenListeners { routers, listeners: (public, admin) })
 }
 
 impl OpenListeners {
@@ -190,8 +187,8 @@ impl OpenListeners {
     fn answer_all(self, config: &Config, api: &Arc<Api>, access: &Arc<AdminAccess>) -> (Listener, Option<Listener>) {
         let host = config.fixed.listen.host_name().map(str::to_owned);
         let origins = PublicAccess { host, cors_origins: config.fixed.cors.origins.clone() };
-        self.door.0.open(camshaft_api::public_router(api.clone(), origins));
-        self.door.1.open(camshaft_api::admin_router(api.clone(), access.clone()));
+        self.routers.0.set_loaded(camshaft_api::public_router(api.clone(), origins));
+        self.routers.1.set_loaded(camshaft_api::admin_router(api.clone(), access.clone()));
         self.listeners
     }
 }
@@ -199,9 +196,9 @@ impl OpenListeners {
 /// Binds both listeners.
 fn bind(checked: &Checked, origins: &Origins) -> Result<(TcpListener, Option<TcpListener>, Addresses), ServerError> {
     let address = |of: &TcpListener| of.local_addr().map_err(|error| ServerError::internal("read the address", error));
-    let public = listener::bind(checked.listen, &origins.at("listen"))?;
+    let public = http::bind(checked.listen, &origins.at("listen"))?;
     let admin = match checked.admin_listen {
-        Some(address) => Some(listener::bind(address, &origins.at("admin.listen"))?),
+        Some(address) => Some(http::bind(address, &origins.at("admin.listen"))?),
         None => None,
     };
     let at = Addresses { public: address(&public)?, admin: admin.as_ref().map(address).transpose()? };

@@ -111,17 +111,16 @@ impl CacheDisk {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct ConnectionLimits {
-    /// Connections of each listener; further ones wait.
+    /// Connections of each listener. A further one takes the place of the one that is quiet for longest, or waits.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub connections: u32,
-    /// From a connection's beginning (TLS included) to the end of its first request's head, and from the first byte of each
-    /// later head to its end; then the connection is closed.
+    /// From a connection's beginning (TLS included) to the end of its first request's head; then the connection is closed.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "10m"))]
     pub header_timeout: DurationValue,
-    /// How long a connection stays open without a request. Load balancers expect more than a minute.
+    /// From the end of a response to the end of the next request's head; then the connection is closed. Load balancers expect more than a minute.
     #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
     pub idle_timeout: DurationValue,
-    /// A stream whose reader is behind for this long is cut, and a write without progress ends its connection.
+    /// A stream whose reader is behind for this long is cut, and a connection is closed whose client takes nothing.
     #[schemars(extend("x-minimum" = "2s"))]
     pub slow_reader: DurationValue,
     /// Text that comes sooner than this after a stream's last frame shares the next one; 0: never.
