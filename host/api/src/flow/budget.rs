@@ -193,8 +193,7 @@ impl Drop for Share {
 /// Responses that take up to this are rendered on the task's own thread; longer ones on a thread that may block.
 const INLINE_BYTES: u64 = 64 << 10;
 
-/// A longer response goes piece by piece. What a connection has of a response counts with the connection, which counts more
-/// than this for the head of each request in flight.
+/// A longer response goes piece by piece, so that a connection has little of what its client does not take.
 pub(crate) const PIECE_BYTES: usize = 16 << 10;
 /// A client takes at least a piece in this time, or, while the memory for requests is tight, in the shorter one.
 const UNTAKEN: Duration = Duration::from_secs(60);

@@ -1,13 +1,12 @@
 //! Who may call: runs the auth policies on guarded routes, before the body is read unless one asks for its digest, and knows what makes a
 //! caller of the public listener local.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Authentication, Reply};
 use tracing::Instrument;
 
@@ -62,9 +61,6 @@ pub(crate) async fn guard(
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
     let policies = policies.assigned(&principal.tenant).unwrap_or(policies);
-    if let Some(let_in) = request.extensions().get::<LetIn>() {
-        let_in.set(&principal.tenant);
-    }
     if let Some(exchange) = exchange {
         exchange.set_caller(&principal);
     }
@@ -130,21 +126,6 @@ pub(crate) fn write_reply(reply: &Reply, headers: &mut HeaderMap) {
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
             headers.insert(name, value);
         }
-    }
-}
-
-/// A listener puts it among the extensions of all requests of a connection, and treats strangers as such.
-#[derive(Debug, Clone, Default)]
-pub struct LetIn(Arc<OnceLock<TenantId>>);
-
-impl LetIn {
-    /// A request of the tenant was let in. The connection counts as that of the first one.
-    pub fn set(&self, tenant: &TenantId) {
-        self.0.get_or_init(|| tenant.clone());
-    }
-
-    pub fn tenant(&self) -> Option<&TenantId> {
-        self.0.get()
     }
 }
 

@@ -12,7 +12,7 @@ use axum::http::{Extensions, HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use camshaft_core::ids::{Generation, TenantId};
+use camshaft_core::ids::Generation;
 use camshaft_core::policy::{
     Hook, KvTokens, ModeError, PolicyAction, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicyStatus,
 };
@@ -29,7 +29,7 @@ use crate::flow::backend::{Backend, PolicyScan, PoolMessage, PoolSnapshot, Reloa
 use crate::flow::error::FlowError;
 use crate::flow::metrics::Percentiles;
 use crate::flow::readiness;
-use crate::http::access::{self, LetIn};
+use crate::http::access;
 use crate::http::error::ApiError;
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
@@ -124,9 +124,6 @@ pub(crate) async fn check_host(
     Ok(next.run(request).await)
 }
 
-/// Whose the connections of operators are: of no tenant.
-const OPERATORS: &str = "";
-
 /// Middleware of its routes that are not open.
 pub(crate) async fn check_token(
     State(access): State<Arc<AdminAccess>>,
@@ -138,12 +135,7 @@ pub(crate) async fn check_token(
         return Err(ApiError::TwoTokens);
     }
     match access.allows_token(request.headers()) {
-        true => {
-            if let Some(let_in) = request.extensions().get::<LetIn>() {
-                let_in.set(&TenantId::from(OPERATORS));
-            }
-            Ok(next.run(request).await)
-        }
+        true => Ok(next.run(request).await),
         false => Err(ApiError::NoToken),
     }
 }

@@ -69,12 +69,6 @@ pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Rou
     head::allow_origins(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
 }
 
-/// Answers everything with 503: there is no memory for the request. Pages of these origins are told, too.
-pub fn overloaded_router(cors_origins: &[String]) -> Router {
-    let refuse = Router::new().fallback(async || FlowError::Overloaded);
-    head::allow_origins(refuse, cors_origins).layer(from_fn(name))
-}
-
 async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {
     FlowError::NotReady(readiness.loading())
 }
