@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use camshaft_tests::{Request, Server, Setup, eventually};
+use camshaft_tests::{Request, Server, Setup, api_keys, eventually};
 use serde_json::json;
 
 use crate::{CHAT, Row};
@@ -21,7 +21,7 @@ const BEGINNINGS: [&[u8]; 6] = [
 
 fn assert_serves(server: &mut Server) {
     let hello = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
-    server.client.ask(CHAT, &hello);
+    server.client.with_key("polite").ask(CHAT, &hello);
     server.assert_runs();
 }
 
@@ -34,27 +34,35 @@ fn assert_closed(sockets: Vec<TcpStream>) {
     }
 }
 
+/// A server that asks for keys, where so many connections may be open.
+fn serve(connections: usize) -> Server {
+    let limits = format!("[limits]\nconnections = {connections}\nheader-timeout = \"5s\"\n");
+    Setup::new()
+        .plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&[("polite", "")]))
+        .config(&format!("{limits}[[model]]\nid = \"demo\"\nthreads = 1\n"))
+        .start()
+}
+
 #[test]
-fn silent_connections_take_no_place_from_a_client_that_asks() {
-    let row = Row::begin("120 silent connections, where 40 may be open");
-    let config = "[limits]\nconnections = 40\nheader-timeout = \"3s\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
-    let mut server = Setup::new().config(config).start();
-    let mut sockets = Vec::new();
-    for _ in 0..20 {
-        for beginning in BEGINNINGS {
+fn a_caller_with_a_key_is_served_beside_500_silent_sockets() {
+    let row = Row::begin("500 silent connections, where 1024 and where 40 may be open");
+    for connections in [1024, 40] {
+        let mut server = serve(connections);
+        let mut sockets = Vec::new();
+        for number in 0..500 {
             let mut socket = server.client.connect();
             // One that was closed for the others is as good.
-            let _ = socket.write_all(beginning);
+            let _ = socket.write_all(BEGINNINGS[number % BEGINNINGS.len()]);
             sockets.push(socket);
+            if number % 50 == 49 {
+                assert_serves(&mut server);
+            }
         }
-        // Not before there is a queue, which is what the first ones would be spared.
-        if sockets.len() > 40 {
-            assert_serves(&mut server);
-        }
+        assert_eq!(server.admin.get("/healthz").status, 200);
+        assert_closed(sockets);
+        assert_serves(&mut server);
     }
-    assert_closed(sockets);
-    assert_serves(&mut server);
-    row.end("14 requests served; all were closed");
+    row.end("22 requests served; all were closed");
 }
 
 /// Opens connections that stay silent, some of them after a request.
