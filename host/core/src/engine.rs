@@ -238,6 +238,12 @@ pub trait Engine {
     /// # Errors
     /// See [`EngineError`]. `BadBatch` and `KvFull` leave the KV cache unchanged.
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError>;
+    /// Whether the last batch computed keys or values of a sequence that no KV entry can hold: not finite, or too large. Those that
+    /// were written in their place do no harm to others, and are of no use. It may miss a sequence whose logits show it.
+    fn is_spoiled(&self, seq: SeqId) -> bool {
+        let _ = seq;
+        false
+    }
     /// Lets go of an adapter that is being unloaded. No later batch needs it, unless it is loaded again before.
     fn forget_adapter(&mut self, adapter: AdapterDigest) {
         let _ = adapter;

@@ -52,6 +52,10 @@ pub struct FakeEngine {
     pub switches: Vec<AdapterSet>,
     /// Adapters that it was told to let go of.
     pub forgotten: Vec<AdapterDigest>,
+    /// A token that spoils the sequence that computes it.
+    pub spoils: Option<Token>,
+    /// Those that the last batch spoiled.
+    spoiled: BTreeSet<SeqId>,
 }
 
 /// A token in the KV cache. Sequences that share it hold entries with the same id.
@@ -94,6 +98,8 @@ impl FakeEngine {
             reuse: Reuse::Ranges,
             switches: Vec::new(),
             forgotten: Vec::new(),
+            spoils: None,
+            spoiled: BTreeSet::new(),
         }
     }
 
@@ -118,6 +124,11 @@ impl FakeEngine {
             sha256: None,
             vocabulary: Arc::new(Vocabulary::new(pieces, vec![END])),
         }
+    }
+
+    /// A worker gives nobody the entries of what spoils a sequence.
+    fn are_sound(&self, entries: &[KvEntry]) -> bool {
+        !entries.iter().any(|entry| Some(entry.token) == self.spoils)
     }
 
     /// KV entries in use. A shared entry counts once.
@@ -176,6 +187,8 @@ impl Engine for FakeEngine {
         }
         let under = number(&batch.adapters);
         self.rows.clear();
+        let spoils = |&row: &usize| Some(batch.tokens[row]) == self.spoils;
+        self.spoiled = (0..batch.len()).filter(spoils).map(|row| batch.seqs[row]).collect();
         for row in 0..batch.len() {
             let held = self.sequences.get(batch.seqs[row].0 as usize);
             let held = held.ok_or_else(|| EngineError::BadBatch(format!("sequence {}", batch.seqs[row])))?;
@@ -192,6 +205,10 @@ impl Engine for FakeEngine {
 
     fn forget_adapter(&mut self, adapter: AdapterDigest) {
         self.forgotten.push(adapter);
+    }
+
+    fn is_spoiled(&self, seq: SeqId) -> bool {
+        self.spoiled.contains(&seq)
     }
 
     fn logits(&self, row: usize) -> &[f32] {
@@ -211,6 +228,7 @@ impl Engine for FakeEngine {
         assert_eq!(self.sequences[to.0 as usize].len(), range.start, "the range begins where the sequence ends");
         self.shared += 1;
         let entries = self.sequences[from.0 as usize][range].to_vec();
+        assert!(self.are_sound(&entries), "spoiled entries are shared");
         self.sequences[to.0 as usize].extend(entries);
         true
     }
@@ -220,6 +238,7 @@ impl Engine for FakeEngine {
         self.saved.fetch_add(1, Ordering::Relaxed);
         let mut state = range.start.to_le_bytes().to_vec();
         let entries = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
+        assert!(self.are_sound(entries), "spoiled entries are saved");
         // Tokens are small numbers, which leave half of the word.
         let word = |entry: &KvEntry| entry.token.0 | u32::from(entry.under) << 16;
         state.extend(entries.iter().flat_map(|entry| word(entry).to_le_bytes()));

@@ -319,6 +319,13 @@ impl Worker {
             // Nobody left or moved since the plan was made. If somebody did, no other may get the tokens.
             let planned = self.roster.running.get_mut(entry.index).filter(|s| s.placement.seq() == Some(entry.seq));
             let Some(sequence) = planned else { continue };
+            if engine.is_spoiled(entry.seq) {
+                // Also one whose logits nobody reads yet. What it had computed before is good, and this batch does not count as
+                // computed: nobody shares it, and it is not saved.
+                ended.push((sequence.id(), false));
+                events.push(Event::Failed { id: sequence.id(), error: WorkerError::InvalidLogits });
+                continue;
+            }
             sequence.kv_tokens += entry.tokens;
             if entry.prefill {
                 self.roster.kv.mark_computed(sequence);

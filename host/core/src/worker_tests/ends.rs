@@ -65,3 +65,35 @@ fn regression_a_start_is_told_before_the_batch_is_computed() {
     assert_eq!(outbox.sent.last(), Some(&Event::Started { id: RequestId(1), cached_tokens: 0 }));
     assert!(matches!(outbox.waiting[..], [Event::Failed { .. }]), "{:?}", outbox.waiting);
 }
+
+#[test]
+fn regression_whoever_computes_what_is_not_finite_ends_at_once_and_leaves_nothing_of_it() {
+    let before = "a beginning that several requests share and that takes two steps to compute, ".repeat(2);
+    let prompt = |id: u64| {
+        format!("{before}then what spoils it: \0 and {id} words with which it would go on for some more steps")
+    };
+    for cancels in [false, true] {
+        let mut bench = Bench::native();
+        bench.engine.spoils = Some(Token(0));
+        let neighbour = Start { max_tokens: 30, ..start(9, "a neighbour") };
+        bench.begin(neighbour.clone());
+        (0..3).for_each(|id| bench.begin(start(id, &prompt(id))));
+        while bench.events.iter().all(|event| !matches!(event, Event::Failed { .. })) {
+            assert_ne!(bench.step(), Step::Idle, "one fails before its prompt is complete");
+        }
+        if cancels {
+            (0..3).for_each(|id| bench.command(Command::Cancel { id: RequestId(id) }));
+        }
+        bench.run();
+        let results = bench.results();
+        for id in if cancels { 0..1 } else { 0..3 } {
+            let failed = Event::Failed { id: RequestId(id), error: WorkerError::InvalidLogits };
+            assert_eq!(results[&id], (String::new(), Some(failed)));
+        }
+        assert_eq!(results[&9], alone(neighbour));
+        // What was computed before is good, and the next one has it.
+        bench.begin(Start { max_tokens: 1, ..start(10, &format!("{before}!")) });
+        bench.run();
+        assert_eq!(bench.results()[&10].0, alone(Start { max_tokens: 1, ..start(10, &format!("{before}!")) }).0);
+    }
+}
