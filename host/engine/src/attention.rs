@@ -30,14 +30,6 @@ mod wide;
 
 use llama_cpp_sys_2 as sys;
 
-/// Whether attention can be computed here.
-pub(crate) fn is_faster() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return kernel::Kernel::of_this_processor().is_some();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 #[cfg(target_arch = "x86_64")]
 pub(crate) use self::shared::Shared;
 

@@ -2,6 +2,7 @@
 mod spare;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -104,7 +105,8 @@ impl EngineOptions {
         };
         // Values are transposed without it.
         let flash = if self.flash_attention == FlashAttention::Off { "|no flash" } else { "" };
-        format!("{LLAMA_CPP}|kv {:?}{layout}{flash}", self.kv_type)
+        // What was saved before entries were kept finite may hold others.
+        format!("{LLAMA_CPP}|kv {:?}{layout}{flash}|finite", self.kv_type)
     }
 }
 
@@ -118,8 +120,10 @@ pub struct LlamaEngine {
     streams: Option<StreamTable>,
     /// For each row of the last batch, its index in llama.cpp's batch.
     llama_rows: Vec<i32>,
-    /// Scratch of `decode`: the stream and the index of each row.
+    /// The stream and the index of each row of the last batch, in the order of llama.cpp's.
     order: Vec<(i32, usize)>,
+    /// See [`Engine::is_spoiled`].
+    spoiled: BTreeSet<SeqId>,
     /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
     last_copy: Option<(SeqId, Vec<u8>)>,
     spare: Spare,
@@ -183,6 +187,7 @@ impl LlamaEngine {
             streams,
             llama_rows: Vec::new(),
             order: Vec::new(),
+            spoiled: BTreeSet::new(),
             last_copy: None,
             spare: Spare::default(),
             adapters: Some(AdapterSet::default()),
@@ -248,7 +253,9 @@ impl Engine for LlamaEngine {
             self.rows.push(batch.tokens[row].0, batch.positions[row], stream, batch.wants_logits[row]);
         }
         self.order = order;
-        match self.context.decode(&mut self.rows) {
+        let decoded = self.context.decode(&mut self.rows);
+        self.note_spoiled(&batch.seqs);
+        match decoded {
             Ok(()) => Ok(()),
             Err(NotDecoded::NoRoom) => Err(EngineError::KvFull { tokens: batch.len() }),
             Err(NotDecoded::Refused) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
@@ -264,6 +271,10 @@ impl Engine for LlamaEngine {
 
     fn logits(&self, row: usize) -> &[f32] {
         self.context.logits(self.llama_rows[row])
+    }
+
+    fn is_spoiled(&self, seq: SeqId) -> bool {
+        self.spoiled.contains(&seq)
     }
 
     fn truncate(&mut self, seq: SeqId, from: u32) {
@@ -369,6 +380,23 @@ impl LlamaEngine {
         }
         self.adapters = Some(adapters.clone());
         Ok(())
+    }
+
+    /// Finds out whose tokens the cache could not hold, of a batch of these sequences.
+    fn note_spoiled(&mut self, seqs: &[SeqId]) {
+        self.spoiled.clear();
+        let found = self.context.spoiled().tokens();
+        if found.is_empty() {
+            return;
+        }
+        // llama.cpp computes a pool's rows in one piece and in this order. A recurrent model's it does not, but there what is not finite
+        // stays in the sequence's state, and comes out in its logits.
+        let is_found = |row: usize, stream: i32| match &self.streams {
+            Some(_) => found.iter().any(|token| token.stream == stream),
+            None => found.iter().any(|token| (token.rows, token.row) == (seqs.len(), row)),
+        };
+        let spoiled = self.order.iter().enumerate().filter(|&(row, (stream, _))| is_found(row, *stream));
+        self.spoiled = spoiled.map(|(_, &(_, index))| seqs[index]).collect();
     }
 
     /// llama.cpp's number for the sequence: its stream, or its id in a pool.

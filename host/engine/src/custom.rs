@@ -31,7 +31,6 @@ pub(crate) fn map2(node: &mut sys::ggml_tensor, function: sys::ggml_custom2_op_t
 }
 
 /// As [`map1`], of three sources.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn map3(node: &mut sys::ggml_tensor, function: sys::ggml_custom3_op_t, data: *mut c_void) {
     node.op = sys::GGML_OP_MAP_CUSTOM3;
     write(node, CustomParams { function, tasks: EVERY_THREAD, data });

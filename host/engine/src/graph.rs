@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::{attention, gelu, matmul};
+use crate::{attention, finite, gelu, matmul};
 
-/// Replaces operations of a context's graphs: activations where they are to be exact, and products and attention where all of the
-/// model is computed here.
+/// Replaces operations of a context's graphs: activations where they are to be exact, and, where all of the model is computed
+/// here, products, attention and what goes into the KV cache.
 pub(crate) struct Replacing {
     callback: sys::ggml_backend_sched_eval_callback,
     /// A box's, as a pointer: a box may not move while others point to what it holds.
@@ -19,18 +19,22 @@ struct Data {
     /// As many compute a graph.
     threads: usize,
     attention: attention::Shared,
+    spoiled: finite::SpoiledTokens,
 }
 
 impl Replacing {
     pub(crate) fn new(exact_activations: bool, on_devices: bool, threads: u32) -> Self {
-        let is_faster = is_replaceable(on_devices) && (matmul::is_faster() || attention::is_faster());
-        let callback: sys::ggml_backend_sched_eval_callback = match (exact_activations, is_faster) {
+        let callback: sys::ggml_backend_sched_eval_callback = match (exact_activations, is_replaceable(on_devices)) {
             (true, true) => Some(all),
             (true, false) => Some(activations),
-            (false, true) => Some(faster),
+            (false, true) => Some(computed_here),
             (false, false) => None,
         };
-        let data = Data { threads: threads.max(1) as usize, attention: attention::Shared::default() };
+        let data = Data {
+            threads: threads.max(1) as usize,
+            attention: attention::Shared::default(),
+            spoiled: finite::SpoiledTokens::default(),
+        };
         Self { callback, data: NonNull::from(Box::leak(Box::new(data))) }
     }
 
@@ -43,6 +47,12 @@ impl Replacing {
     pub(crate) fn attends_exactly(&self) -> bool {
         // SAFETY: only the context's callback changes it, while the context computes.
         unsafe { self.data.as_ref() }.attention.is_exact()
+    }
+
+    /// See [`finite`]. The context computes nothing meanwhile.
+    pub(crate) fn spoiled(&self) -> &finite::SpoiledTokens {
+        // SAFETY: as above.
+        &unsafe { self.data.as_ref() }.spoiled
     }
 }
 
@@ -71,7 +81,7 @@ fn may_accelerate() -> bool {
 /// answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
 unsafe extern "C" fn all(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
     // SAFETY: as llama.cpp calls them.
-    unsafe { activations(node, ask, data) || faster(node, ask, data) }
+    unsafe { activations(node, ask, data) || computed_here(node, ask, data) }
 }
 
 unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
@@ -81,11 +91,14 @@ unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data:
     false
 }
 
-unsafe extern "C" fn faster(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
+unsafe extern "C" fn computed_here(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
     // SAFETY: as in `activations`.
     let (node, data) = (unsafe { &mut *node }, data.cast::<Data>());
     matmul::replace(node);
     // SAFETY: the data are the context's, which computes nothing yet. They live as long as the context.
-    unsafe { attention::replace(node, (*data).threads, &raw mut (*data).attention) };
+    unsafe {
+        attention::replace(node, (*data).threads, &raw mut (*data).attention);
+        finite::replace(node, &raw const (*data).spoiled);
+    };
     false
 }

@@ -17,6 +17,7 @@ pub mod disk;
 mod embedder;
 mod encoder;
 mod error;
+mod finite;
 mod footprint;
 #[doc(hidden)]
 pub mod fuzz;

@@ -11,6 +11,7 @@ use llama_cpp_sys_2 as sys;
 use crate::adapter::LoadedAdapter;
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
+use crate::finite::SpoiledTokens;
 use crate::graph::Replacing;
 use crate::load::{Adapter, LoadedModel};
 
@@ -195,6 +196,11 @@ impl Context {
         self.replacing.attends_exactly()
     }
 
+    /// What the KV cache could not hold of the last batch.
+    pub(crate) fn spoiled(&self) -> &SpoiledTokens {
+        self.replacing.spoiled()
+    }
+
     /// Whether it keeps anything of the tokens that it has computed.
     pub(crate) fn has_cache(&self) -> bool {
         // SAFETY: the context is whole.
@@ -219,6 +225,7 @@ impl Context {
     #[expect(clippy::panic, reason = "ends the incarnation of the thread: a new one is made")]
     pub(crate) fn decode(&mut self, rows: &mut Rows) -> Result<(), NotDecoded> {
         const { assert!(size_of::<sys::llama_batch>() == 56) };
+        self.spoiled().tokens().clear();
         let (batch, mut why) = (rows.batch(), [0; REASON_BYTES]);
         let model = self.model.clone();
         let _held = std::mem::take(&mut self.plans).then(|| model.model.hold_adapters());

@@ -56,11 +56,6 @@ impl Kernel {
     }
 }
 
-/// Whether this processor has the instructions for any product.
-pub(crate) fn is_faster() -> bool {
-    [Kind::Q8, Kind::F16].into_iter().any(|kind| Kernel::of(kind).is_some())
-}
-
 /// The instructions by which products of batches are computed here, such as `q8_0: avx512-vnni, f16: avx512`; others are llama.cpp's.
 pub fn products() -> String {
     let named = [("q8_0", Kind::Q8), ("f16", Kind::F16)].map(|(name, kind)| {
