@@ -166,6 +166,28 @@ impl Stamps {
     }
 }
 
+/// A policy's files as they were when something was ordered for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenFiles {
+    /// As [`PolicyStatus::file`](camshaft_core::policy::PolicyStatus::file).
+    component: String,
+    /// `None`: they could not be read.
+    stamps: Option<Stamps>,
+}
+
+impl SeenFiles {
+    /// As they are now.
+    pub(crate) fn now(component: &str) -> Self {
+        let stamps = Stamps::of(&Files::beside(PathBuf::from(component))).ok();
+        Self { component: component.to_owned(), stamps }
+    }
+
+    /// Whether a policy whose component is this file has others by now.
+    pub(crate) fn have_changed(&self, component: &str) -> bool {
+        Self::now(component) != *self
+    }
+}
+
 /// What is in the files of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {

@@ -253,7 +253,7 @@ impl Policies for PolicyHost {
     fn change(&self, order: PolicyOrder) -> Result<PolicyStatus, ModeError> {
         let no_policy = || ModeError::NoPolicy { hook: order.hook, name: order.name.clone() };
         let requests = self.requests().ok_or_else(no_policy)?;
-        let asked = watch::ask(&requests, |done| Request::Order { order, done });
+        let asked = watch::ask(&requests, |done| Request::order(order, &self.registry.statuses(), done));
         let mut status = asked.map_err(|_| ModeError::Unanswered)??;
         self.refresh(std::slice::from_mut(&mut status));
         Ok(status)

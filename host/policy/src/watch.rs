@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use self::notices::Watches;
 use self::pace::Pace;
 use crate::error::PolicyError;
+use crate::files::SeenFiles;
 use crate::grants::Grants;
 use crate::load::{Claim, Demands, Loader, ModeChange, Patience, Relocation, Scan, TRIAL_TICK};
 
@@ -41,9 +42,24 @@ pub(crate) enum Request {
     },
     Order {
         order: PolicyOrder,
+        /// The policy's files when it was given; `None`: nobody knew of the policy.
+        files: Option<SeenFiles>,
         done: Sender<Result<PolicyStatus, ModeError>>,
     },
     Stop,
+}
+
+impl Request {
+    /// An order that is given now, while policies stand so. It may be carried out much later.
+    pub(crate) fn order(
+        order: PolicyOrder,
+        statuses: &[PolicyStatus],
+        done: Sender<Result<PolicyStatus, ModeError>>,
+    ) -> Self {
+        let policy = statuses.iter().find(|status| (status.hook, &status.name) == (order.hook, &order.name));
+        let files = policy.map(|status| SeenFiles::now(&status.file));
+        Self::Order { order, files, done }
+    }
 }
 
 /// Whom to tell that it was done, or why not.
@@ -181,7 +197,7 @@ impl<'a> Watcher<'a> {
                     self.loader.try_again();
                     self.waiting.reloads.push(done);
                 }
-                Request::Order { order, done } => self.take_order(order, done),
+                Request::Order { order, files, done } => self.take_order(order, files, done),
                 Request::Relocate { dir, poll, grants, claim, done, .. } if dir == self.loader.dir() => {
                     let mut changes = false;
                     if claim.take() {
@@ -220,7 +236,12 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    fn take_order(&mut self, order: PolicyOrder, done: Sender<Result<PolicyStatus, ModeError>>) {
+    fn take_order(
+        &mut self,
+        order: PolicyOrder,
+        files: Option<SeenFiles>,
+        done: Sender<Result<PolicyStatus, ModeError>>,
+    ) {
         let PolicyAction::Mode(mode) = order.action else {
             if self.waiting.orders.len() >= WAITING_MAX {
                 let _ = done.send(Err(ModeError::Busy));
@@ -233,7 +254,7 @@ impl<'a> Watcher<'a> {
             }
             return;
         };
-        self.take_mode(ModeChange::new(order.hook, order.name, mode).by(order.who), done);
+        self.take_mode(ModeChange::new(order.hook, order.name, mode).by(order.who).of(files), done);
     }
 
     /// The same for the mode of one policy.

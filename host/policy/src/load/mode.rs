@@ -6,7 +6,7 @@ use camshaft_core::policy::{Hook, Mode, ModeError, PolicyEvent, PolicyStatus};
 use super::loader::Loader;
 use crate::chronicle::Note;
 use crate::error::{PolicyError, Rejection};
-use crate::files::{ContentKey, Place};
+use crate::files::{ContentKey, Place, SeenFiles};
 
 /// An operator's wish to run a policy in another mode until its files change.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct ModeChange {
     mode: Mode,
     /// Who chose it.
     who: String,
+    /// The files that it was chosen for, if the policy was known then.
+    files: Option<SeenFiles>,
     tried: Option<Tried>,
 }
 
@@ -31,12 +33,17 @@ struct Tried {
 
 impl ModeChange {
     pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Self {
-        Self { hook, name, mode, who: "operator".to_owned(), tried: None }
+        Self { hook, name, mode, who: "operator".to_owned(), files: None, tried: None }
     }
 
     /// The same, chosen by somebody.
     pub(crate) fn by(self, who: String) -> Self {
         Self { who, ..self }
+    }
+
+    /// The same, chosen for these files.
+    pub(crate) fn of(self, files: Option<SeenFiles>) -> Self {
+        Self { files, ..self }
     }
 
     pub(crate) fn is_of_same_policy(&self, other: &Self) -> bool {
@@ -62,6 +69,11 @@ impl ModeChange {
     /// being compiled; try again when one is done.
     pub(crate) fn decide(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
         let _acts = loader.builder.chronicle.by(self.hook, &self.name, &self.who);
+        if self.tried.is_none()
+            && let Some(error) = self.files_changed(loader)
+        {
+            return Some(Err(error));
+        }
         if self.mode == Mode::Off
             && self.tried.is_none()
             && let Some(status) = loader.end_missing(self.hook, &self.name)
@@ -116,6 +128,12 @@ impl ModeChange {
             }
             None => Err(no_policy()),
         })
+    }
+
+    /// The policy has other files than when the mode was chosen. Whoever chose it did not mean these.
+    fn files_changed(&self, loader: &Loader) -> Option<ModeError> {
+        let (files, status) = (self.files.as_ref()?, loader.directory.status(self.hook, &self.name)?);
+        files.have_changed(&status.file).then_some(ModeError::FilesChanged { mode: status.mode })
     }
 
     /// How a policy stands that is on trial in this mode.

@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, bounded};
 use tempfile::TempDir;
 
 use super::*;
-use crate::load::bench::{Bench, component, put};
+use crate::load::bench::{Bench, component, put, variant};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -58,10 +58,18 @@ impl Scene {
         answer
     }
 
-    fn set_mode(&mut self, mode: Mode) -> Receiver<Result<PolicyStatus, ModeError>> {
+    /// An order that is given now, and where its answer will be.
+    fn order(&self, mode: Mode) -> (Request, Receiver<Result<PolicyStatus, ModeError>>) {
         let (done, answer) = bounded(1);
         let (name, action, who) = ("keys".to_owned(), PolicyAction::Mode(mode), "me".to_owned());
-        self.take(Request::Order { order: PolicyOrder { hook: Hook::Auth, name, action, who }, done });
+        let order = PolicyOrder { hook: Hook::Auth, name, action, who };
+        let statuses: Vec<_> = self.watcher.loader.status("keys").into_iter().collect();
+        (Request::order(order, &statuses, done), answer)
+    }
+
+    fn set_mode(&mut self, mode: Mode) -> Receiver<Result<PolicyStatus, ModeError>> {
+        let (order, answer) = self.order(mode);
+        self.take(order);
         answer
     }
 
@@ -142,6 +150,37 @@ fn regression_the_newest_of_two_modes_that_wait_holds() {
     scene.finish();
     assert_eq!(second.recv().unwrap().unwrap().mode, Mode::Enforce);
     assert!(matches!(first.recv().unwrap(), Err(ModeError::Superseded)));
+}
+
+#[test]
+fn regression_a_mode_does_not_hold_for_files_that_came_after_it_was_ordered() {
+    for changed in ["auth/10-keys.wasm", "auth/10-keys.toml"] {
+        let mut scene = Scene::new();
+        let put = |scene: &Scene, file: &str, number: u8| match file.ends_with("toml") {
+            true => put(scene.dir.path(), file, format!("[policy]\nmode = \"monitor\"\n# {number}").as_bytes()),
+            false => put(scene.dir.path(), file, &variant(&scene.slow, number)),
+        };
+        put(&scene, "auth/10-keys.wasm", 1);
+        put(&scene, "auth/10-keys.toml", 1);
+        let settle = |scene: &mut Scene| {
+            while scene.watcher.loader.scan_settled().compiling {
+                scene.compiled.recv().unwrap();
+            }
+        };
+        settle(&mut scene);
+        let (order, answer) = scene.order(Mode::Off);
+        put(&scene, changed, 2);
+        scene.take(order);
+        let answer = answer.try_recv();
+        assert!(matches!(answer, Ok(Err(ModeError::FilesChanged { mode: Mode::Monitor }))), "{changed}: {answer:?}");
+        settle(&mut scene);
+        let status = scene.watcher.loader.status("keys").unwrap();
+        assert_eq!((status.mode, status.overridden, status.state), (Mode::Monitor, false, PolicyState::Active));
+        // Of files that nobody has scanned yet, it is given for what is there.
+        put(&scene, changed, 3);
+        let answer = scene.set_mode(Mode::Off).try_recv();
+        assert!(matches!(&answer, Ok(Ok(status)) if status.mode == Mode::Off && status.overridden), "{answer:?}");
+    }
 }
 
 #[test]
