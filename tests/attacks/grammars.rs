@@ -116,7 +116,7 @@ fn two_hundred_hostile_grammars_cost_nobody_but_who_sends_them() {
         }
     });
     // Whatever was left behind has ended.
-    let left = || readers(server.pid().as_raw_pid()).len();
+    let left = || readers(&server).len();
     for _ in 0..100 {
         if left() <= most() {
             break;

@@ -20,6 +20,7 @@ mod table;
 mod targets;
 mod templates;
 mod texts;
+mod workers;
 
 use table::Row;
 

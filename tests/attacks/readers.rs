@@ -1,25 +1,13 @@
 //! The processes that read for a model, killed from outside.
-use camshaft_tests::Setup;
+use camshaft_tests::{Server, Setup};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::{CHAT, Row};
 
 /// The processes that read for a server: of each model the one that forks, and its forks behind it.
-pub(crate) fn readers(pid: i32) -> Vec<i32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let children: Vec<i32> = children.flat_map(|list| pids(&list)).filter(|pid| reads(*pid)).collect();
-    children.into_iter().flat_map(|child| std::iter::once(child).chain(readers(child))).collect()
-}
-
-fn pids(list: &str) -> Vec<i32> {
-    list.split(' ').filter_map(|pid| pid.parse().ok()).collect()
-}
-
-fn reads(pid: i32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.starts_with("reader") || name.starts_with("read-")
+pub(crate) fn readers(server: &Server) -> Vec<i32> {
+    server.processes(&["reader", "read-"])
 }
 
 /// As many may be left of one model where nobody asks for anything.
@@ -40,13 +28,13 @@ fn readers_that_are_killed_cost_nobody_an_answer() {
     };
     let kill = |pid: &i32| kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
     chats("at first");
-    let all = readers(server.pid().as_raw_pid());
+    let all = readers(&server);
     assert!(all.len() >= 2, "{all:?}");
     for _ in 0..3 {
-        kill(&readers(server.pid().as_raw_pid())[0]);
+        kill(&readers(&server)[0]);
         chats("the process that forks is gone");
     }
-    let all = readers(server.pid().as_raw_pid());
+    let all = readers(&server);
     all[1..].iter().for_each(kill);
     chats("all forks are gone");
     row.end("50 chats answered");

@@ -416,7 +416,8 @@ fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
 
 /// Where each thread that computes for the model may run.
 fn places_of_workers(server: &Server) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero())).unwrap();
+    let [process] = server.processes(&["worker"])[..] else { panic!("one process computes") };
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let read =
         |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
     let workers = tasks.map(Result::unwrap).filter(|task| read(task, "comm").starts_with("worker-"));

@@ -123,6 +123,11 @@ impl Server {
         Pid::from_child(&self.child)
     }
 
+    /// The processes that it has started, and those that they have, whose names begin so.
+    pub fn processes(&self, names: &[&str]) -> Vec<i32> {
+        processes_below(self.pid().as_raw_pid(), names)
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("the process is there");
     }
@@ -222,4 +227,20 @@ fn collect(mut err: ChildStderr) -> Arc<Mutex<String>> {
         }
     });
     log
+}
+
+fn processes_below(pid: i32, names: &[&str]) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let below = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let below: Vec<i32> = below.flat_map(|list| pids(&list)).filter(|pid| is_called(*pid, names)).collect();
+    below.into_iter().flat_map(|child| std::iter::once(child).chain(processes_below(child, names))).collect()
+}
+
+fn pids(list: &str) -> Vec<i32> {
+    list.split(' ').filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn is_called(pid: i32, names: &[&str]) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    names.iter().any(|begin| name.starts_with(begin))
 }

@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod examine;
 mod fault;
+mod feeds;
 mod files;
 mod functions;
 #[doc(hidden)]
@@ -33,6 +34,7 @@ mod hooks;
 mod host;
 mod imports;
 mod inspect;
+mod journal;
 mod kept;
 mod lanes;
 mod load;

@@ -10,8 +10,8 @@ use camshaft_core::policy::{
     AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, Target, ValidateRequest, Validation,
 };
 
+use crate::feeds::Feeds;
 use crate::hooks::{auth, validator};
-use crate::replica::Feeds;
 use crate::set::{Chain, LoadedSet};
 use crate::view::View;
 

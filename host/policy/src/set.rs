@@ -7,13 +7,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use camshaft_core::canary::CanarySettings;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{Fault, FaultKind, Hook, Target};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::loaded::Loaded;
 use crate::matching::Matching;
 use crate::metrics::{LinkMetrics, Outcome};
-use crate::replica::{ChainsCopy, HOOKS, LinkCopy, SetCopy};
 use crate::spec::OnFault;
+
+/// The hooks that are asked beside the logits.
+pub(crate) const HOOKS: [Hook; 2] = [Hook::Sampler, Hook::Filter];
+
+/// The chains of one generation, in the order of [`HOOKS`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SetCopy {
+    pub(crate) generation: Generation,
+    pub(crate) hooks: [ChainsCopy; HOOKS.len()],
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ChainsCopy {
+    pub(crate) variants: Vec<(PolicyDigest, Vec<LinkCopy>)>,
+    /// Numbers of loads.
+    pub(crate) candidates: Vec<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum LinkCopy {
+    Ready(u64),
+    Broken { name: PolicyName, on_fault: OnFault, matching: Matching, why: String },
+}
 
 /// A guard whose file could not be loaded. It keeps its place in the chain and faults, so it refuses everything.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ pub(crate) struct CacheParts {
     session_ttl: Duration,
     /// The directory, bytes of all, and bytes of one worker.
     disk: Option<(PathBuf, u64, u64)>,
+    origins: Origins,
 }
 
 impl CacheParts {
@@ -102,13 +103,13 @@ impl CachePlan {
     pub(crate) fn parts(&self) -> CacheParts {
         let Self { ram_bytes, session_ttl, .. } = *self;
         let disk = self.disk.as_ref().map(|disk| (disk.room.dir().to_owned(), disk.room.capacity(), disk.bytes));
-        CacheParts { ram_bytes, session_ttl, disk }
+        CacheParts { ram_bytes, session_ttl, disk, origins: self.origins.clone() }
     }
 
     /// In another process.
-    pub(crate) fn of_parts(CacheParts { ram_bytes, session_ttl, disk }: CacheParts) -> Self {
+    pub(crate) fn of_parts(CacheParts { ram_bytes, session_ttl, disk, origins }: CacheParts) -> Self {
         let disk = disk.map(|(dir, all, bytes)| DiskShare { room: DiskRoom::new(dir, all).into(), bytes });
-        Self { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner: Spawner::detached() }
+        Self { ram_bytes, session_ttl, disk, origins, spawner: Spawner::detached() }
     }
 
     /// Whose threads write to the disk.

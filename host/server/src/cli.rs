@@ -15,8 +15,8 @@ use crate::error::ServerError;
 use crate::model_command::PullArgs;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, own_program, placing,
-    plugin_check, probe, serve, show, signals, version,
+    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, placing, plugin_check, probe,
+    roles, serve, show, signals, version,
 };
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -290,7 +290,7 @@ fn flags_of_others() -> impl Iterator<Item = clap::Arg> {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    if let Some(code) = own_program::run_role() {
+    if let Some(code) = roles::run() {
         return code;
     }
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));

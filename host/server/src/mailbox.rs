@@ -5,48 +5,23 @@
 use std::collections::VecDeque;
 
 use camshaft_core::message::Command;
-use crossbeam_channel::{Sender, TrySendError};
+use crossbeam_channel::TrySendError;
 
-use crate::worker_process::LineEnd;
-use crate::worker_thread::WorkerMessage;
+use crate::worker_thread::{MessageWay, WorkerMessage};
 
 /// Messages kept for a worker. Starts and cancellations are bounded by its sequences; past the bound, commands that the
 /// worker can do without are dropped.
 const MAX_BACKLOG: usize = 4096;
 
-/// How messages get to a worker.
-#[derive(Debug)]
-pub(crate) enum Way {
-    /// On a thread of this process.
-    Channel(Sender<WorkerMessage>),
-    /// In a process of its own.
-    Line(LineEnd),
-}
-
-impl From<Sender<WorkerMessage>> for Way {
-    fn from(sender: Sender<WorkerMessage>) -> Self {
-        Self::Channel(sender)
-    }
-}
-
-impl Way {
-    pub(crate) fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>> {
-        match self {
-            Self::Channel(sender) => sender.try_send(message),
-            Self::Line(line) => line.try_send(message),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    messages: Way,
+    messages: Box<dyn MessageWay>,
     backlog: VecDeque<WorkerMessage>,
 }
 
 impl Mailbox {
-    pub(crate) fn new(messages: impl Into<Way>) -> Self {
-        Self { messages: messages.into(), backlog: VecDeque::new() }
+    pub(crate) fn new(messages: Box<dyn MessageWay>) -> Self {
+        Self { messages, backlog: VecDeque::new() }
     }
 
     /// Sends a message, now or when the channel has room. False if it was dropped.
@@ -93,8 +68,7 @@ impl Mailbox {
 
     /// Whether messages are kept.
     pub(crate) fn is_behind(&self) -> bool {
-        let has_rest = matches!(&self.messages, Way::Line(line) if line.is_behind());
-        has_rest || !self.backlog.is_empty()
+        self.messages.is_behind() || !self.backlog.is_empty()
     }
 }
 
@@ -134,7 +108,7 @@ mod tests {
     #[test]
     fn keeps_order_and_bound_while_a_worker_takes_nothing_in() {
         let (sender, receiver) = bounded(2);
-        let mut mailbox = Mailbox::new(sender);
+        let mut mailbox = Mailbox::new(Box::new(sender));
         for n in 0..10_000 {
             assert_eq!(mailbox.post(preempt(n)), n < 2 + MAX_BACKLOG);
             // The same once more costs nothing.

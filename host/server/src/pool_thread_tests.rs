@@ -89,7 +89,8 @@ impl StillPool {
     fn new() -> Self {
         let ((messages, received), tuning) = (bounded(8), tuning());
         let (submissions, reports) = (bounded(1).1, bounded(1).1);
-        let thread = PoolThread::new(setup(Some(Mailbox::new(messages)), submissions, reports, tuning.subscribe()));
+        let thread =
+            PoolThread::new(setup(Some(Mailbox::new(Box::new(messages))), submissions, reports, tuning.subscribe()));
         Self { thread, received, _tuning: tuning }
     }
 
@@ -156,7 +157,7 @@ fn a_worker_in_a_long_step_never_makes_the_pool_wait() {
     let supervisor = Supervisor::new();
     // Nobody takes anything in.
     let (messages, stalled) = bounded(64);
-    let (submit, _report) = pool_thread(&supervisor, Some(Mailbox::new(messages)));
+    let (submit, _report) = pool_thread(&supervisor, Some(Mailbox::new(Box::new(messages))));
     let (client, mut events) = mpsc::channel(4);
     submit.send(submission(1, client)).unwrap();
     for n in 0..10_000 {
@@ -186,7 +187,7 @@ fn a_worker_in_a_long_step_never_makes_the_pool_wait() {
 fn regression_the_clients_of_a_lost_worker_read_that_it_was_lost() {
     let supervisor = Supervisor::new();
     let (messages, received) = bounded(8);
-    let (submit, report) = pool_thread(&supervisor, Some(Mailbox::new(messages)));
+    let (submit, report) = pool_thread(&supervisor, Some(Mailbox::new(Box::new(messages))));
     // The one has read everything, the channel of the other is full.
     let ((quick, mut quick_events), (slow, mut slow_events)) = (mpsc::channel(4), mpsc::channel(1));
     submit.send(submission(1, quick)).unwrap();
@@ -209,7 +210,7 @@ fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
     let report = tuned_pool_thread(&supervisor, None, submissions, tuning.subscribe());
     let start = |limits: Option<(u64, Duration)>| {
         let (messages, received) = bounded(8);
-        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: messages.into() })).unwrap();
+        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: Box::new(messages) })).unwrap();
         let Some((ram_bytes, session_ttl)) = limits else { return received };
         match received.recv_timeout(PATIENCE).unwrap() {
             WorkerMessage::Command(command) => assert_eq!(command, Command::CacheLimits { ram_bytes, session_ttl }),
@@ -248,7 +249,7 @@ fn regression_a_reload_reaches_a_pool_whose_queue_of_submissions_is_full() {
         session_ttl: PATIENCE,
     };
     tuning.send_replace(now);
-    let _report = tuned_pool_thread(&supervisor, Some(Mailbox::new(messages)), submissions, tuned);
+    let _report = tuned_pool_thread(&supervisor, Some(Mailbox::new(Box::new(messages))), submissions, tuned);
     let limits = now.cache_limits();
     let told = |message: &WorkerMessage| matches!(message, WorkerMessage::Command(command) if *command == limits);
     while !told(&received.recv_timeout(PATIENCE).unwrap()) {}
@@ -348,7 +349,7 @@ fn bounds_that_change_reach_the_pool_and_workers_also_those_that_come_up_later()
     spawn(&supervisor, setup, "fake").unwrap();
     let up = || {
         let (messages, received) = bounded(8);
-        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: messages.into() })).unwrap();
+        report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages: Box::new(messages) })).unwrap();
         received
     };
     let first = up();

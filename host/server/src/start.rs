@@ -136,8 +136,9 @@ impl Starter {
                 let base = adapters::Base { config: config.clone(), number, loads, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
                 let text = readable(model, loaded);
-                let start = |setup, _: &Arc<GrammarStore>| self.start_line(setup, &process, (model, beginning));
-                self.start_pool(model, text, beginning, (adapters, start))
+                let start = |setup, _: &_| self.start_line(setup, &process, (model, beginning));
+                let grammars = compiled_by(&process, &text);
+                self.start_pool(model, (text, grammars), beginning, (adapters, start))
             }
             (WeightsSource::Llama { model: loaded, draft }, _) => {
                 let make = {
@@ -159,7 +160,8 @@ impl Starter {
                 let base = adapters::Base { config, number, loads, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
                 let start = |setup, grammars: &_| self.start_worker(setup, (model, grammars, beginning), make.clone());
-                self.start_pool(model, text, beginning, (adapters, start))
+                let grammars = GrammarStore::new(text.info.vocabulary.clone());
+                self.start_pool(model, (text, grammars), beginning, (adapters, start))
             }
             (WeightsSource::Fake(ModelKind::Embed), _) => {
                 let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
@@ -178,8 +180,9 @@ impl Starter {
             (WeightsSource::Fake(_), _) if model.loaded.is_apart && self.policies.replicate().is_ok() => {
                 let text = fake_text(ModelKind::Generate);
                 let process = self.process(model, text.info.vocabulary.digest(), beginning);
-                let start = |setup, _: &Arc<GrammarStore>| self.start_line(setup, &process, (model, beginning));
-                self.start_pool(model, text, beginning, (|_: &_| Ok(Arc::default()), start))
+                let start = |setup, _: &_| self.start_line(setup, &process, (model, beginning));
+                let grammars = compiled_by(&process, &text);
+                self.start_pool(model, (text, grammars), beginning, (|_: &_| Ok(Arc::default()), start))
             }
             (WeightsSource::Fake(_), _) => {
                 let (limits, ram_bytes) = (weights::fake_limits(&model.sizes), self.cache.ram_bytes);
@@ -189,7 +192,9 @@ impl Starter {
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
                 let start = |setup, grammars: &_| self.start_worker(setup, (model, grammars, beginning), make);
-                self.start_pool(model, fake_text(ModelKind::Generate), beginning, (|_: &_| Ok(Arc::default()), start))
+                let text = fake_text(ModelKind::Generate);
+                let grammars = GrammarStore::new(text.info.vocabulary.clone());
+                self.start_pool(model, (text, grammars), beginning, (|_: &_| Ok(Arc::default()), start))
             }
         }
     }
@@ -227,7 +232,7 @@ impl Starter {
     fn start_pool(
         &self,
         model: &Weights,
-        mut text: Readable,
+        (mut text, grammars): (Readable, GrammarStore),
         beginning: &Beginning,
         (adapters, start): (
             impl FnOnce(&Sender<PoolMessage>) -> Result<Arc<Adapters>, ServerError>,
@@ -237,7 +242,7 @@ impl Starter {
         let config = model.config();
         let info = &mut text.info;
         info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
-        let grammars = Arc::new(GrammarStore::new(info.vocabulary.clone()));
+        let grammars = Arc::new(grammars);
         if config.source() == ModelSource::Demo {
             info.sampling = info.sampling.over(demo::sampling());
         }
@@ -436,6 +441,12 @@ fn readable(model: &Weights, loaded: &Arc<LoadedModel>) -> Readable {
     };
     let info = model.loaded.text_info().unwrap_or_else(|| loaded.info().clone());
     Readable { info, tokenizer: loaded.tokenizer(), origin }
+}
+
+/// Grammars of a model whose workers are in a process.
+fn compiled_by(process: &Arc<EngineProcess>, text: &Readable) -> GrammarStore {
+    let process = process.clone();
+    GrammarStore::elsewhere(text.info.vocabulary.clone(), move |grammar| Ok(Box::new(process.compile(grammar)?)))
 }
 
 fn fake_text(kind: ModelKind) -> Readable {

@@ -102,6 +102,7 @@ impl Bench {
             budget: ThreadBudget::new(2),
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
+            log: LogHandle::silent(),
         };
         let (alive, _) = crossbeam_channel::bounded(0);
         let bounds = watch::channel(ModelBounds::of(&config.live.model[0])).1;
@@ -123,7 +124,10 @@ impl Bench {
         };
         let text =
             Readable { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer), origin: Origin::Fake };
-        let model = starter.start_pool(&sized.weights[0], text, &beginning, (|_| Ok(Arc::default()), make));
+        let weights = &sized.weights[0];
+        let start = |setup, grammars: &_| starter.start_worker(setup, (weights, grammars, &beginning), make.clone());
+        let grammars = GrammarStore::new(text.info.vocabulary.clone());
+        let model = starter.start_pool(weights, (text, grammars), &beginning, (|_: &_| Ok(Arc::default()), start));
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             life: Arc::new(FixedModels),

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::ids::{AdapterDigest, WorkerId};
+use camshaft_core::grammar::{Grammar, GrammarError};
+use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_core::message::{Command, Event};
 use camshaft_core::report::Report;
 use camshaft_core::sizes::Sizes;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::child::run;
 pub(crate) use self::host::{EngineProcess, ProcessSetup};
-pub(crate) use self::line::{LineEnd, LineService};
+pub(crate) use self::line::LineService;
 use crate::cache_plan::CacheParts;
 use crate::config::ModelConfig;
 use crate::logging::LineFormat;
@@ -55,6 +56,9 @@ enum Order {
     Open(WorkerId, Vec<Vec<usize>>),
     LoadAdapter(PathBuf),
     DropAdapter(AdapterDigest),
+    /// Compile a grammar, and keep it until it is let go of.
+    Compile(Box<Grammar>),
+    DropGrammar(GrammarDigest),
     Policies(Box<ReplicaUpdate>),
     /// The level of the log from now on.
     Level(String),
@@ -77,6 +81,7 @@ enum Reply {
     Opened(EngineLimits),
     /// With its bytes.
     Adapter(AdapterDigest, u64),
+    Refused(GrammarError),
     Done,
 }
 

@@ -1,6 +1,7 @@
 //! The thread of a worker. It runs the engine loop and the delivery to clients in turn; the two share only messages, so
 //! that the loop could run in another process.
 use std::convert::Infallible;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{Engine, EngineLimits};
@@ -9,13 +10,12 @@ use camshaft_core::ids::WorkerId;
 use camshaft_core::message::{Command, Start};
 use camshaft_core::report::Report;
 use camshaft_core::worker::Worker;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySendError};
 use rustix::thread::CpuSet;
 
 use crate::cores::Team;
 use crate::delivery::Delivery;
 use crate::error::ServerError;
-use crate::mailbox::Way;
 use crate::streams::Stream;
 use crate::supervisor::{Ending, Gauges, Service, Stop, Supervisor};
 use crate::thread_budget::Seat;
@@ -50,11 +50,32 @@ pub(crate) enum WorkerReport {
     Up(WorkerId, Handle),
 }
 
+/// How messages get to a worker, which nobody waits for. Dropped, it says that nothing more comes.
+pub(crate) trait MessageWay: fmt::Debug + Send {
+    /// Sends a message if the worker takes it now.
+    ///
+    /// # Errors
+    /// It does not, or it is gone.
+    #[expect(clippy::result_large_err, reason = "as channels give it back")]
+    fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>>;
+
+    /// Whether a part of a message was not taken yet.
+    fn is_behind(&self) -> bool {
+        false
+    }
+}
+
+impl MessageWay for Sender<WorkerMessage> {
+    fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>> {
+        self.try_send(message)
+    }
+}
+
 /// What a pool needs of an incarnation of a worker: what it can hold, and the way to it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) limits: EngineLimits,
-    pub(crate) messages: Way,
+    pub(crate) messages: Box<dyn MessageWay>,
 }
 
 /// What a worker thread is given.
@@ -104,7 +125,7 @@ where
         }
         let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
-        let handle = Handle { limits: engine.limits(), messages: Way::Channel(sender) };
+        let handle = Handle { limits: engine.limits(), messages: Box::new(sender) };
         Ok((Incarnation { engine: EngineLoop::new(engine, worker), messages }, handle))
     }
 

@@ -53,6 +53,11 @@ impl GrammarError {
         Self::new(GrammarFault::Busy, "the grammars of all requests take too much memory")
     }
 
+    /// It cannot be compiled now.
+    pub fn busy(reason: impl Into<String>) -> Self {
+        Self::new(GrammarFault::Busy, reason)
+    }
+
     pub(super) fn new(fault: GrammarFault, reason: impl Into<String>) -> Self {
         Self { fault, path: String::new(), reason: reason.into() }
     }

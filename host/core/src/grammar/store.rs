@@ -1,4 +1,5 @@
 //! Compiled grammars of one model, shared by those who check requests and by its workers.
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -26,15 +27,26 @@ pub struct GrammarStore {
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     lexers: Arc<Lexers>,
     known: Mutex<Known>,
+    /// `None`: they are compiled here.
+    elsewhere: Option<Box<Elsewhere>>,
+}
+
+/// Has a grammar compiled where it is used. It is to be kept there as long as somebody has what this returns.
+type Elsewhere = dyn Fn(&Grammar) -> Result<Box<dyn Any + Send + Sync>, GrammarError> + Send + Sync;
+
+/// A grammar that is compiled.
+enum Kept {
+    Here(Arc<Compiled>),
+    Elsewhere { _there: Box<dyn Any + Send + Sync> },
 }
 
 /// What was compiled, and what came of it.
 #[derive(Default)]
 struct Known {
     /// The latest used last.
-    kept: Vec<(GrammarDigest, Arc<Compiled>)>,
+    kept: Vec<(GrammarDigest, Arc<Kept>)>,
     /// Those that somebody still uses, kept or not.
-    used: HashMap<GrammarDigest, Weak<Compiled>>,
+    used: HashMap<GrammarDigest, Weak<Kept>>,
     /// Whether others can be compiled, the latest last.
     verdicts: VecDeque<(GrammarDigest, Result<(), GrammarError>)>,
 }
@@ -42,7 +54,7 @@ struct Known {
 /// A grammar that is compiled as long as this is held, whatever else the store must keep.
 #[derive(Clone)]
 pub struct InUse {
-    _compiled: Arc<Compiled>,
+    _compiled: Arc<Kept>,
 }
 
 impl fmt::Debug for InUse {
@@ -64,7 +76,21 @@ impl GrammarStore {
 
     /// `most`: bytes of all lexers.
     pub(super) fn bounded(vocabulary: Arc<Vocabulary>, most: usize) -> Self {
-        Self { vocabulary, factory: OnceLock::new(), lexers: Lexers::new(most), known: Mutex::default() }
+        Self {
+            vocabulary,
+            factory: OnceLock::new(),
+            lexers: Lexers::new(most),
+            known: Mutex::default(),
+            elsewhere: None,
+        }
+    }
+
+    /// What is compiled by somebody else, who has the workers.
+    pub fn elsewhere(
+        vocabulary: Arc<Vocabulary>,
+        compile: impl Fn(&Grammar) -> Result<Box<dyn Any + Send + Sync>, GrammarError> + Send + Sync + 'static,
+    ) -> Self {
+        Self { elsewhere: Some(Box::new(compile)), ..Self::new(vocabulary) }
     }
 
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
@@ -92,7 +118,10 @@ impl GrammarStore {
     /// # Errors
     /// The grammar is not supported, or over a bound.
     pub fn matcher(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
-        self.get(grammar).map(Matcher::new)
+        match &*self.get(grammar)? {
+            Kept::Here(compiled) => Ok(Matcher::new(compiled.clone())),
+            Kept::Elsewhere { .. } => Err(GrammarError::busy("the grammar is compiled elsewhere")),
+        }
     }
 
     /// Whether a grammar's JSON schema is one that this server supports, as far as reading it shows. Others have nothing to read.
@@ -129,7 +158,7 @@ impl GrammarStore {
         (known.kept.len(), known.kept.iter().map(|(_, compiled)| compiled.bytes()).sum())
     }
 
-    fn get(&self, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
+    fn get(&self, grammar: &Grammar) -> Result<Arc<Kept>, GrammarError> {
         let digest = grammar.digest();
         if let Some(found) = self.find(digest) {
             return Ok(found);
@@ -143,7 +172,7 @@ impl GrammarStore {
     }
 
     /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
-    fn make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    fn make(&self, grammar: &Grammar) -> Result<Kept, GrammarError> {
         let mut made = self.try_make(grammar);
         if made.as_ref().is_err_and(|error| error.fault == GrammarFault::Busy) {
             // What is kept and not in use makes room.
@@ -157,16 +186,21 @@ impl GrammarStore {
         made
     }
 
-    fn try_make(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
+    fn try_make(&self, grammar: &Grammar) -> Result<Kept, GrammarError> {
+        if let Some(compile) = &self.elsewhere {
+            return Ok(Kept::Elsewhere { _there: compile(grammar)? });
+        }
         let factory = self.factory()?;
         if self.lexers.are_full() {
             return Err(GrammarError::no_memory());
         }
         let compile = || Compiled::new(factory, &self.lexers, &self.vocabulary, grammar.spec());
-        on_stack(COMPILER_STACK, compile).unwrap_or_else(|| Err(no_thread()))
+        on_stack(COMPILER_STACK, compile)
+            .unwrap_or_else(|| Err(no_thread()))
+            .map(|compiled| Kept::Here(Arc::new(compiled)))
     }
 
-    fn find(&self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
+    fn find(&self, digest: GrammarDigest) -> Option<Arc<Kept>> {
         self.known().find(digest)
     }
 
@@ -179,19 +213,29 @@ impl GrammarStore {
     }
 }
 
+impl Kept {
+    /// About the bytes that it takes here.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Here(compiled) => compiled.bytes(),
+            Self::Elsewhere { .. } => 0,
+        }
+    }
+}
+
 impl Known {
     fn is_used(&self, digest: GrammarDigest) -> bool {
         self.used.get(&digest).is_some_and(|used| used.strong_count() > 0)
     }
 
-    fn find(&mut self, digest: GrammarDigest) -> Option<Arc<Compiled>> {
+    fn find(&mut self, digest: GrammarDigest) -> Option<Arc<Kept>> {
         let found = self.used.get(&digest)?.upgrade()?;
         self.keep(digest, &found);
         Some(found)
     }
 
     /// What was not used for longest goes.
-    fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Compiled>) {
+    fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Kept>) {
         match self.kept.iter().position(|(kept, _)| *kept == digest) {
             Some(at) => self.kept[at..].rotate_left(1),
             None => {
@@ -220,5 +264,5 @@ impl Known {
 }
 
 fn no_thread() -> GrammarError {
-    GrammarError::new(GrammarFault::Busy, "no thread can be started to compile the grammar")
+    GrammarError::busy("no thread can be started to compile the grammar")
 }

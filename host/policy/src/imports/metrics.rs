@@ -6,11 +6,10 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
 use prometheus::core::{Collector, Desc};
 use prometheus::{IntCounterVec, Opts, Registry, proto};
-use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::metrics::{self, Host};
-use crate::replica::Journal;
+use crate::journal::{Change, Journal};
 
 /// Maximum number of names of a plugin, and of label sets of a name.
 const NAMES: usize = 32;
@@ -35,28 +34,10 @@ enum Kind {
     Gauge,
 }
 
-/// A change of a series.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Change {
-    Add(u64),
-    Set(f64),
-}
-
-impl Change {
-    /// Both, one after the other; `None`: they are of different kinds.
-    pub(crate) fn and(self, next: Self) -> Option<Self> {
-        match (self, next) {
-            (Change::Add(delta), Change::Add(more)) => Some(Change::Add(delta.saturating_add(more))),
-            (Change::Set(_), Change::Set(_)) => Some(next),
-            _ => None,
-        }
-    }
-
-    fn kind(self) -> Kind {
-        match self {
-            Change::Add(_) => Kind::Counter,
-            Change::Set(_) => Kind::Gauge,
-        }
+fn kind(change: Change) -> Kind {
+    match change {
+        Change::Add(_) => Kind::Counter,
+        Change::Set(_) => Kind::Gauge,
     }
 }
 
@@ -255,10 +236,10 @@ impl PluginMetrics {
             if metrics.len() >= NAMES {
                 return None;
             }
-            let metric = Metric { labels: names.clone(), kind: change.kind(), series: BTreeMap::new() };
+            let metric = Metric { labels: names.clone(), kind: kind(change), series: BTreeMap::new() };
             metrics.insert(name.to_owned(), metric);
         }
-        let metric = metrics.get_mut(name).filter(|metric| metric.kind == change.kind() && metric.labels == names)?;
+        let metric = metrics.get_mut(name).filter(|metric| metric.kind == kind(change) && metric.labels == names)?;
         let known = metric.series.contains_key(&values);
         if !known && metric.series.len() >= LABEL_SETS {
             return None;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::state::{self, Entry, Error, Host};
-use crate::replica::{Happened, Journal};
+use crate::journal::{Happened, Journal, StateChange};
 
 /// Maximum size of a plugin's keys and values together.
 const STORE_BYTES: usize = 1 << 20;
@@ -40,22 +40,6 @@ struct StateStore {
     /// In a copy: changes that may not be in the store yet, and how many were before them.
     pending: VecDeque<StateChange>,
     settled: u64,
-}
-
-/// A change of a store.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum StateChange {
-    Set { key: String, value: Vec<u8>, ttl_ms: Option<u64> },
-    Add { key: String, delta: i64, ttl_ms: Option<u64> },
-    Delete { key: String },
-}
-
-impl StateChange {
-    fn key(&self) -> &str {
-        match self {
-            Self::Set { key, .. } | Self::Add { key, .. } | Self::Delete { key } => key,
-        }
-    }
 }
 
 /// A value, and what is left of its time.

@@ -9,7 +9,7 @@ use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::policy::{Fault, Hook, NoSampler, SamplerHook, SamplingRequest, TokenSampler};
 use crossbeam_channel::bounded;
 
-use super::{Happened, Journal, LinkCopy, LoadChange, LoadCopy, Noted, ReplicaUpdate};
+use super::{LoadChange, LoadCopy, Noted, ReplicaUpdate};
 use crate::ahead::Ahead;
 use crate::documents::{Document, Judge};
 use crate::engine::Ticker;
@@ -20,6 +20,7 @@ use crate::hooks::{filter, sampler};
 use crate::imports::identity::Identity;
 use crate::imports::metrics::{MetricFamilies, PluginMetrics};
 use crate::imports::state::PluginState;
+use crate::journal::{Happened, Journal};
 use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
@@ -27,7 +28,7 @@ use crate::pace::Pace;
 use crate::registry::Registry;
 use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
-use crate::set::{Broken, Link, LoadedSet};
+use crate::set::{Broken, Link, LinkCopy, LoadedSet};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::supplies::Supplies;
 

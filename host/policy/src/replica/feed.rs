@@ -2,88 +2,24 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use camshaft_core::ids::Generation;
-use crossbeam_channel::{Receiver, Sender, bounded, never, select};
+use crossbeam_channel::{Receiver, Sender, never, select};
 
-use super::{HOOKS, Happened, LoadChange, LoadCopy, Noted, ReplicaUpdate};
+use super::{LoadChange, LoadCopy, Noted, ReplicaUpdate};
 use crate::documents::Version;
+use crate::feeds::{Feeds, Wakes};
 use crate::grants::Grant;
+use crate::journal::Happened;
 use crate::loaded::Loaded;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
-use crate::set::LoadedSet;
+use crate::set::{HOOKS, LoadedSet};
 
-/// How long a publication waits for processes that have copies. One that is busy for longer is told all the same.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How soon a new version of a document is told.
 const DOCUMENTS: Duration = Duration::from_secs(1);
-
-/// The ways to those that tell other processes.
-#[derive(Debug, Default)]
-pub(crate) struct Feeds {
-    ends: Mutex<Vec<End>>,
-    /// Feeds so far.
-    numbers: AtomicU64,
-}
-
-#[derive(Debug, Clone)]
-struct End {
-    bump: Sender<()>,
-    /// What is dropped when all that there was to tell is told.
-    sync: Sender<Sender<Infallible>>,
-}
-
-impl Feeds {
-    fn ends(&self) -> MutexGuard<'_, Vec<End>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn len(&self) -> usize {
-        self.ends().len()
-    }
-
-    /// Something has changed.
-    pub(crate) fn bump(&self) {
-        // A full channel says already what there is to say.
-        self.ends().iter().for_each(|end| _ = end.bump.try_send(()));
-    }
-
-    /// The same, and waits until others know.
-    pub(crate) fn sync(&self) {
-        let (deadline, ends) = (Instant::now() + PATIENCE, self.ends().clone());
-        let tell = |end: &End| {
-            let (done, told) = bounded(0);
-            end.sync.send_deadline(done, deadline).ok().map(|()| told)
-        };
-        let told: Vec<_> = ends.iter().filter_map(tell).collect();
-        let is_late = |told: &Receiver<Infallible>| told.recv_deadline(deadline).is_err_and(|error| error.is_timeout());
-        if told.iter().filter(|told| is_late(told)).count() + (ends.len() - told.len()) > 0 {
-            tracing::warn!("a process that runs policies has not taken the new ones in time");
-        }
-    }
-
-    fn join(&self) -> (u64, Wakes) {
-        let (bump, bumped) = bounded(1);
-        let (sync, synced) = bounded(1);
-        self.ends().push(End { bump: bump.clone(), sync });
-        (self.numbers.fetch_add(1, Ordering::Relaxed), Wakes { bump, bumped, synced })
-    }
-
-    fn leave(&self, bump: &Sender<()>) {
-        self.ends().retain(|end| !end.bump.same_channel(bump));
-    }
-}
-
-#[derive(Debug)]
-struct Wakes {
-    bump: Sender<()>,
-    bumped: Receiver<()>,
-    synced: Receiver<Sender<Infallible>>,
-}
 
 /// What one process that has a copy knows, and how it hears of more.
 #[derive(Debug)]

@@ -3,10 +3,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::tree::{Node, Source};
 
 /// The sources of the keys below one section. Keys that nobody wrote are not in it.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Origins {
     /// `model.0.`, or nothing for the whole configuration.
     section: String,

@@ -1,4 +1,5 @@
 //! A configuration as a tree of values, each with the place that it came from.
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use toml::Value;
 use toml::de::{DeTable, DeValue};
 
 /// Where a value was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     Default,
     File {

@@ -13,8 +13,8 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Engine, EngineLimits, ModelKind};
 use camshaft_core::engine_loop::EngineLoop;
 use camshaft_core::fake::FakeEngine;
-use camshaft_core::grammar::{GrammarStore, MaskThread};
-use camshaft_core::ids::WorkerId;
+use camshaft_core::grammar::{GrammarStore, InUse, MaskThread};
+use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::message::{Event, Events};
 use camshaft_core::report::Report;
 use camshaft_core::threads::Spawner;
@@ -54,6 +54,8 @@ struct Process {
     policies: Arc<PolicyReplica>,
     /// One for each who uses it.
     adapters: Mutex<Vec<Arc<LoadedAdapter>>>,
+    /// Grammars, the same.
+    compiled: Mutex<Vec<(GrammarDigest, InUse)>>,
     control: Mutex<UnixStream>,
     log: LogHandle,
 }
@@ -88,8 +90,8 @@ fn serve() -> io::Result<()> {
     if let Some(update) = setup.policies.take() {
         policies.apply(update).map_err(io::Error::other)?;
     }
-    let (control, adapters) = (Mutex::new(told), Mutex::default());
-    let process = Arc::new(Process { setup, source, grammars, policies, adapters, control, log });
+    let (control, adapters, compiled) = (Mutex::new(told), Mutex::default(), Mutex::default());
+    let process = Arc::new(Process { setup, source, grammars, policies, adapters, compiled, control, log });
     process.tell(&Told::Loaded(Ok(())))?;
     let clerk = process.clone();
     Builder::new().name("clerk".to_owned()).spawn(move || clerk.look_after_notes())?;
@@ -117,6 +119,28 @@ fn serve() -> io::Result<()> {
                 let one = adapters.iter().position(|loaded| loaded.digest() == adapter);
                 one.map(|one| adapters.swap_remove(one));
                 drop(adapters);
+                process.done(number)?;
+            }
+            Order::Compile(grammar) => {
+                let process = process.clone();
+                let compile = move || {
+                    let reply = match process.grammars.compile(&grammar) {
+                        Ok(compiled) => {
+                            process.in_use().push((grammar.digest(), compiled));
+                            Reply::Done
+                        }
+                        Err(error) => Reply::Refused(error),
+                    };
+                    // Without the server the process ends.
+                    let _ = process.tell(&Told::Reply(number, Ok(reply)));
+                };
+                Builder::new().name("grammar".to_owned()).spawn(compile)?;
+            }
+            Order::DropGrammar(grammar) => {
+                let mut in_use = process.in_use();
+                let one = in_use.iter().position(|(digest, _)| *digest == grammar);
+                one.map(|one| in_use.swap_remove(one));
+                drop(in_use);
                 process.done(number)?;
             }
             Order::Policies(update) => {
@@ -197,6 +221,10 @@ impl Process {
 
     fn adapters(&self) -> MutexGuard<'_, Vec<Arc<LoadedAdapter>>> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, Vec<(GrammarDigest, InUse)>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load_adapter(&self, path: &Path) -> Result<Reply, ServerError> {

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::ids::{AdapterDigest, WorkerId};
+use camshaft_core::grammar::{Grammar, GrammarError};
+use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_policy::{PolicyHost, Replication};
 use camshaft_process::{frames, spawn};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -51,6 +52,18 @@ pub(crate) struct EngineProcess {
     running: Mutex<Option<Arc<Running>>>,
     /// Adapters that somebody uses, with their files.
     adapters: Mutex<Vec<(AdapterDigest, PathBuf)>>,
+}
+
+/// A grammar that is compiled there.
+pub(crate) struct CompiledThere {
+    process: Arc<EngineProcess>,
+    digest: GrammarDigest,
+}
+
+impl Drop for CompiledThere {
+    fn drop(&mut self) {
+        self.process.tell(&Order::DropGrammar(self.digest));
+    }
 }
 
 /// A process that runs, or ran.
@@ -176,11 +189,30 @@ impl EngineProcess {
             let one = adapters.iter().position(|(digest, _)| *digest == adapter);
             one.map(|one| adapters.swap_remove(one));
         }
-        if let Some(running) = &*lock(&self.running) {
-            // Nobody waits for the answer, and a process that is gone has none.
+        self.tell(&Order::DropAdapter(adapter));
+    }
+
+    /// Has a grammar compiled for the workers, which have it as long as somebody has what this returns.
+    ///
+    /// # Errors
+    /// It is refused, or the process is gone.
+    pub(crate) fn compile(self: &Arc<Self>, grammar: &Grammar) -> Result<CompiledThere, GrammarError> {
+        let busy = |error: ServerError| GrammarError::busy(error.to_string());
+        let running = self.running().map_err(busy)?;
+        let order = Order::Compile(Box::new(grammar.clone()));
+        match self.ask(&running, &order, &[]).map_err(busy)? {
+            Reply::Refused(error) => Err(error),
+            _ => Ok(CompiledThere { process: self.clone(), digest: grammar.digest() }),
+        }
+    }
+
+    /// Tells the process what needs no answer. One that is gone need not know.
+    fn tell(&self, order: &Order) {
+        let running = lock(&self.running).clone();
+        if let Some(running) = running {
             let mut control = lock(&running.control);
             running.orders.fetch_add(1, Ordering::Relaxed);
-            let _ = frames::send(&mut *control, &Order::DropAdapter(adapter));
+            let _ = frames::send(&mut *control, order);
         }
     }
 

@@ -15,11 +15,10 @@ use super::host::{EngineProcess, Running};
 use super::{FromWorker, HEARTBEAT, ToWorker};
 use crate::delivery::Delivery;
 use crate::error::ServerError;
-use crate::mailbox::Way;
 use crate::streams::Stream;
 use crate::supervisor::{Ending, Service, Stop};
 use crate::thread_budget::ThreadBudget;
-use crate::worker_thread::{Handle, WorkerMessage, WorkerReport, WorkerSetup};
+use crate::worker_thread::{Handle, MessageWay, WorkerMessage, WorkerReport, WorkerSetup};
 
 /// How often it is looked at clients that are behind.
 const RECHECK: Duration = Duration::from_millis(5);
@@ -50,7 +49,7 @@ struct Sending {
 
 /// The end of the way that the pool has.
 #[derive(Debug)]
-pub(crate) struct LineEnd(Arc<Line>);
+struct LineEnd(Arc<Line>);
 
 impl Drop for LineEnd {
     fn drop(&mut self) {
@@ -59,12 +58,8 @@ impl Drop for LineEnd {
     }
 }
 
-impl LineEnd {
-    /// Sends a message if the worker takes it now.
-    ///
-    /// # Errors
-    /// It does not, or it is gone.
-    pub(crate) fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>> {
+impl MessageWay for LineEnd {
+    fn try_send(&self, message: WorkerMessage) -> Result<(), TrySendError<WorkerMessage>> {
         let mut sending = self.0.lock();
         match sending.flush() {
             Ok(true) => {}
@@ -84,8 +79,7 @@ impl LineEnd {
         Ok(())
     }
 
-    /// Whether a part of a message was not taken yet.
-    pub(crate) fn is_behind(&self) -> bool {
+    fn is_behind(&self) -> bool {
         // What is left goes out now if it can.
         matches!(self.0.lock().flush(), Ok(false))
     }
@@ -150,7 +144,7 @@ impl Service for LineService {
         let (socket, limits, running) = self.process.open(self.setup.id, &self.setup.cores)?;
         let listening = socket.try_clone().map_err(|error| ServerError::internal("listen to a worker", error))?;
         let line = Arc::new(Line::new(socket));
-        let handle = Handle { limits, messages: Way::Line(LineEnd(line.clone())) };
+        let handle = Handle { limits, messages: Box::new(LineEnd(line.clone())) };
         Ok((Worker { line, incoming: Incoming::new(listening), running }, handle))
     }
 
