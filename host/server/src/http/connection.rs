@@ -45,6 +45,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// takes a slow client a while.
 const UNTAKEN: Duration = Duration::from_secs(5);
 
+/// What a client that has just come may take to ask, whoever needs the place.
+const GREETING: Duration = Duration::from_millis(100);
+
 type ConnectionFailure = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long the server waits for a client.
@@ -98,6 +101,7 @@ impl ConnectionState {
         match *self.progress() {
             Progress { working: 1.., .. } => None,
             Progress { open: 1.., since, .. } if since.elapsed() < UNTAKEN => None,
+            Progress { has_asked: false, since, .. } if since.elapsed() < GREETING => None,
             Progress { since, .. } => Some(since),
         }
     }
