@@ -31,8 +31,8 @@ fn signal(pid: i32, signal: Signal) {
 #[test]
 fn a_process_that_computes_may_be_killed_aborted_or_stopped() {
     let row = Row::begin("the process of a model's workers killed, aborted, stopped, beside another model");
-    let models = r#"[{id = "demo", threads = 1}, {id = "other", threads = 1}]"#;
-    let server = Setup::new().set("model", models).start();
+    let models = "[[model]]\nid = \"demo\"\nthreads = 1\n[[model]]\nid = \"other\"\nthreads = 1\n";
+    let server = Setup::new().config(models).start();
     let hello =
         |model: &str| json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
     let long = json!({"model": "demo", "prompt": "a", "max_tokens": 900, "ignore_eos": true, "stream": true});
