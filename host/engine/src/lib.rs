@@ -50,7 +50,7 @@ pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
 pub use kernels::kernels;
 pub use kind::WrongKind;
-pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel, Placement};
+pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel, ModelOutline, Placement};
 pub use mapped::{FileDamage, MappedFile};
 pub use matmul::products;
 pub use model::NotLoaded;

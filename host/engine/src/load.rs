@@ -14,6 +14,7 @@ use camshaft_core::ids::{AdapterDigest, Token};
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_sys_2 as sys;
 use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::adapter::{AdapterShelf, LoadedAdapter, load_lora};
 use crate::backend::backend;
@@ -108,6 +109,16 @@ impl fmt::Debug for LoadedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoadedModel").field("info", &self.info).finish_non_exhaustive()
     }
+}
+
+/// What is told of a model without its weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelOutline {
+    parameters: u64,
+    weight_bytes: u64,
+    trained_context_tokens: u32,
+    layers: u32,
+    vocabulary: [u8; 32],
 }
 
 impl LoadedModel {
@@ -246,11 +257,19 @@ impl LoadedModel {
     /// Whether it computes the same, as far as both tell: with the same digests, if both were asked for them, and of the same
     /// size and tokens.
     pub fn is_same_as(&self, other: &Self) -> bool {
-        let size = |of: &Self| (of.info.parameters, of.info.weight_bytes, of.info.trained_context_tokens, of.layers());
         let identities = self.identity.as_ref().zip(other.identity.as_ref());
-        identities.is_none_or(|(own, theirs)| own == theirs)
-            && size(self) == size(other)
-            && self.info.vocabulary.is_same_as(&other.info.vocabulary)
+        identities.is_none_or(|(own, theirs)| own == theirs) && self.outline() == other.outline()
+    }
+
+    /// Its size and tokens, by which another process tells whether it has loaded the same.
+    pub fn outline(&self) -> ModelOutline {
+        ModelOutline {
+            parameters: self.info.parameters,
+            weight_bytes: self.info.weight_bytes,
+            trained_context_tokens: self.info.trained_context_tokens,
+            layers: self.layers(),
+            vocabulary: self.info.vocabulary.digest(),
+        }
     }
 
     /// Numbers of a vector that it gives for a text.

@@ -14,7 +14,7 @@ use crate::process::{ProcessBounds, bound_this_process};
 use crate::sandbox::{NOT_KEPT, OVER_LIMITS, PANICKED, REFUSED, UNFIT, WRONG_HOOK};
 
 /// How much less it asks of the CPU than those that serve.
-const NICE: i32 = 19;
+const NICE: i32 = 10;
 /// Exit code where the component is not to blame.
 const FAILED: u8 = 74;
 

@@ -129,20 +129,19 @@ impl Registry {
     /// the newest set, with a warning: the chain that the request began with is gone, and the newest is what the operator wants
     /// now.
     pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> View {
-        let current = self.current();
-        if let Some(picks) = current.find(hook, chain) {
-            return View::stable(current).with(hook, picks);
-        }
-        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = alive.iter().filter_map(Weak::upgrade).find_map(|set| Some((set.find(hook, chain)?, set)));
-        drop(alive);
-        match found {
-            Some((picks, set)) => View::stable(set).with(hook, picks),
-            None => {
-                self.tell_of_missing(hook, chain, current.chain(hook).digest);
-                View::stable(current)
-            }
-        }
+        self.find_exact(hook, chain).unwrap_or_else(|| {
+            let current = self.current();
+            self.tell_of_missing(hook, chain, current.chain(hook).digest);
+            View::stable(current)
+        })
+    }
+
+    /// The same; `None`: nobody has that chain.
+    pub(crate) fn find_exact(&self, hook: Hook, chain: PolicyDigest) -> Option<View> {
+        let current = std::iter::once_with(|| self.current());
+        let sets = current.chain(std::iter::once_with(|| self.alive()).flatten());
+        let (picks, set) = sets.into_iter().find_map(|set| Some((set.find(hook, chain)?, set)))?;
+        Some(View::stable(set).with(hook, picks))
     }
 
     /// Warns once of each chain until the policies change again.

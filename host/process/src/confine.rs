@@ -72,7 +72,8 @@ fn forbid_calls() -> Result<(), Box<dyn std::error::Error>> {
     let denied = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, denied, std::env::consts::ARCH.try_into()?)?;
     let program: seccompiler::BpfProgram = filter.try_into()?;
-    Ok(seccompiler::apply_filter(&program)?)
+    // Also of threads that there are already.
+    Ok(seccompiler::apply_filter_all_threads(&program)?)
 }
 
 /// The address space of a process, which it may ask for when it opens no file any more.

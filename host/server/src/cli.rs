@@ -15,8 +15,8 @@ use crate::error::ServerError;
 use crate::model_command::PullArgs;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, placing, plugin_check, probe,
-    roles, serve, show, signals, version,
+    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, own_program, placing,
+    plugin_check, probe, reader, serve, show, signals, version, worker_process,
 };
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -288,9 +288,30 @@ fn flags_of_others() -> impl Iterator<Item = clap::Arg> {
     })
 }
 
+/// Does what the argument of this process says, where it is a role in which this program is started again, for a process of its own. To be
+/// called at the beginning of `main`, by programs that start helpers.
+pub(crate) fn run_role() -> Option<ExitCode> {
+    own_program::take_roles();
+    let role = std::env::args_os().nth(1)?;
+    if role == worker_process::ROLE {
+        return Some(worker_process::run());
+    }
+    (role == reader::ROLE).then(|| match reader::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Its standard error is the server's.
+            let _ = std::io::Write::write_all(
+                &mut std::io::stderr(),
+                format!("camshaft: the process that reads: {error}\n").as_bytes(),
+            );
+            ExitCode::FAILURE
+        }
+    })
+}
+
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    if let Some(code) = roles::run() {
+    if let Some(code) = run_role() {
         return code;
     }
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));

@@ -42,8 +42,8 @@ pub(crate) fn lessens_threads() -> Option<&'static str> {
     if is_dynamic { Some("OMP_DYNAMIC") } else { is_limited.then_some("OMP_THREAD_LIMIT") }
 }
 
-/// What a process that computes is started with, beside what there is.
-pub(crate) fn for_workers() -> Vec<(&'static str, &'static str)> {
+/// What nobody has chosen: a process that computes is started with it, beside what there is.
+pub(crate) fn missing() -> Vec<(&'static str, &'static str)> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let is_missing = |one: &&Variable| !is_set(one.name) && !one.other.is_some_and(is_set);
     VARIABLES.iter().filter(is_missing).map(|one| (one.name, one.value)).collect()
@@ -55,9 +55,7 @@ const NAME: &std::ffi::CStr = c"camshaft";
 /// Starts this program anew, in the same process, with what nobody has chosen. Returns where there is nothing to do or it cannot
 /// be done. To be called before there are threads.
 pub(crate) fn complete() {
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    let is_missing = |one: &&Variable| !is_set(one.name) && !one.other.is_some_and(is_set);
-    let missing: Vec<&Variable> = VARIABLES.iter().filter(is_missing).collect();
+    let missing = missing();
     if missing.is_empty() {
         // It stays as it is where the system does not take it.
         let _ = rustix::thread::set_name(NAME);
@@ -77,7 +75,7 @@ pub(crate) fn complete() {
     // Whatever lies at the program's path by now, this is what runs.
     let mut again = Command::new(Path::new("/proc/self/exe"));
     again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments);
-    again.envs(missing.iter().map(|one| (one.name, one.value)));
+    again.envs(missing);
     // It returns only if it failed: then the libraries' defaults are in force.
     let _ = again.exec();
 }

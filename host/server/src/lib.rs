@@ -50,7 +50,6 @@ mod pull_progress;
 mod reader;
 mod registry;
 mod reload;
-mod roles;
 mod serve;
 mod show;
 mod shutdown;
@@ -80,7 +79,7 @@ pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
 /// Does what the argument of this process says, where it is a helper of one that serves fake models.
 #[doc(hidden)]
 pub fn run_role() -> Option<std::process::ExitCode> {
-    roles::run()
+    cli::run_role()
 }
 
 /// Threads hand each other what they allocated (a request goes from a connection to a pool to a worker, its tokens go back),

@@ -13,7 +13,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::{Engine, ModelKind};
-use camshaft_core::fake::{ByteTokenizer, FakeEngine};
+use camshaft_core::fake::ByteTokenizer;
 use camshaft_core::grammar::{GrammarStore, MaskThread};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::jobs::{BatchLimits, BatchModel};
@@ -21,7 +21,7 @@ use camshaft_core::pool::Pool;
 use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
-use camshaft_engine::LoadedModel;
+use camshaft_engine::{LoadedModel, ModelOutline};
 use camshaft_policy::PolicyHost;
 use camshaft_tensor::{Facts, Predictor, TensorModel};
 use crossbeam_channel::{Receiver, Sender};
@@ -131,11 +131,12 @@ impl Starter {
                 self.start_embedder(model, text, beginning, make)
             }
             (WeightsSource::Llama { model: loaded, .. }, _) if model.loaded.is_apart => {
-                let process = self.process(model, loaded.info().vocabulary.digest(), beginning);
+                let process = self.process(model, Some(loaded.outline()), beginning);
                 let loads = Loads::Apart(process.clone());
                 let base = adapters::Base { config: config.clone(), number, loads, promised: self.promised.clone() };
                 let adapters = |pool: &Sender<PoolMessage>| adapters::load(&base, pool, now());
-                let text = readable(model, loaded);
+                let mut text = readable(model, loaded);
+                text.info.sha256 = process.sha256()?;
                 let start = |setup, _: &_| self.start_line(setup, &process, (model, beginning));
                 let grammars = compiled_by(&process, &text);
                 self.start_pool(model, (text, grammars), beginning, (adapters, start))
@@ -179,7 +180,7 @@ impl Starter {
             // Compiled policies are nowhere that another process finds them in programs that compile them by themselves.
             (WeightsSource::Fake(_), _) if model.loaded.is_apart && self.policies.replicate().is_ok() => {
                 let text = fake_text(ModelKind::Generate);
-                let process = self.process(model, text.info.vocabulary.digest(), beginning);
+                let process = self.process(model, None, beginning);
                 let start = |setup, _: &_| self.start_line(setup, &process, (model, beginning));
                 let grammars = compiled_by(&process, &text);
                 self.start_pool(model, (text, grammars), beginning, (|_: &_| Ok(Arc::default()), start))
@@ -187,9 +188,10 @@ impl Starter {
             (WeightsSource::Fake(_), _) => {
                 let (limits, ram_bytes) = (weights::fake_limits(&model.sizes), self.cache.ram_bytes);
                 let make = move |id: WorkerId| {
-                    let mut engine = FakeEngine::new(limits, u64::from(id.0));
-                    engine.memory = 8;
-                    Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
+                    Ok((
+                        weights::fake_engine(limits, id),
+                        Parts { cache: PrefixCache::new(ram_bytes), speculation: None },
+                    ))
                 };
                 let start = |setup, grammars: &_| self.start_worker(setup, (model, grammars, beginning), make);
                 let text = fake_text(ModelKind::Generate);
@@ -200,10 +202,10 @@ impl Starter {
     }
 
     /// What computes for a model in a process of its own.
-    fn process(&self, model: &Weights, vocabulary: [u8; 32], beginning: &Beginning) -> Arc<EngineProcess> {
+    fn process(&self, model: &Weights, outline: Option<ModelOutline>, beginning: &Beginning) -> Arc<EngineProcess> {
         EngineProcess::new(ProcessSetup {
             weights: model.clone(),
-            vocabulary,
+            outline,
             digest: self.cache.parts().has_disk(),
             cache: self.cache.clone(),
             policies: self.policies.clone(),

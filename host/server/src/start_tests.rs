@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use camshaft_api::{Api, ApiOptions, Control, FixedModels, LocalQuotas, Readiness, Reloaded};
 use camshaft_core::engine::EngineLimits;
+use camshaft_core::fake::FakeEngine;
 use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;

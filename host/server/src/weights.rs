@@ -102,7 +102,7 @@ impl Engines {
             }
             Self::Llama => {
                 let wants_devices = devices.are_wanted(config);
-                let looks = wants_devices || may_be_apart(config);
+                let looks = wants_devices || is_apart;
                 let placement = if looks { Placement::Nowhere } else { Placement::Host };
                 // Reading all of a file twice would take its time.
                 let mut model = models::load(config, digest && !looks, placement, sink)?;
@@ -364,6 +364,13 @@ pub(crate) fn fake_limits(sizes: &Sizes) -> EngineLimits {
 /// What the fake engines say that they are.
 pub(crate) fn fake_info(kind: ModelKind) -> ModelInfo {
     ModelInfo { kind, ..FakeEngine::info(FAKE_LIMITS) }
+}
+
+/// A fake engine of a worker.
+pub(crate) fn fake_engine(limits: EngineLimits, worker: WorkerId) -> FakeEngine {
+    let mut engine = FakeEngine::new(limits, u64::from(worker.0));
+    engine.memory = 8;
+    engine
 }
 
 /// What a context of a model is made with.

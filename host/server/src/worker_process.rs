@@ -16,6 +16,7 @@ use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_core::message::{Command, Event};
 use camshaft_core::report::Report;
 use camshaft_core::sizes::Sizes;
+use camshaft_engine::ModelOutline;
 use camshaft_policy::{Noted, ReplicaUpdate};
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +39,8 @@ struct Setup {
     is_fake: bool,
     config: ModelConfig,
     sizes: Sizes,
-    /// The digest of the vocabulary that the server has.
-    vocabulary: [u8; 32],
+    /// Of what the server has; `None`: of a fake model.
+    outline: Option<ModelOutline>,
     /// The digest of the weights is wanted.
     digest: bool,
     cache: CacheParts,
@@ -62,6 +63,8 @@ enum Order {
     Policies(Box<ReplicaUpdate>),
     /// The level of the log from now on.
     Level(String),
+    /// Say that this was heard.
+    Hear,
 }
 
 /// From the process to the server.
@@ -69,7 +72,8 @@ enum Order {
 enum Told {
     /// Of the weights, per cent.
     Loading(u64),
-    Loaded(Result<(), Failure>),
+    /// With the digest of the weights, if it was wanted.
+    Loaded(Result<Option<String>, Failure>),
     /// The answer to an order, by its number.
     Reply(u64, Result<Reply, Failure>),
     /// What happened to policies while no worker had anything to say.

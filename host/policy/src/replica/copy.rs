@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use arc_swap::ArcSwapOption;
 use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::{Generation, PolicyDigest};
-use camshaft_core::policy::{Fault, Hook, NoSampler, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{Fault, FaultKind, Hook, NoSampler, SamplerHook, SamplingRequest, TokenSampler};
 use crossbeam_channel::bounded;
 
 use super::{LoadChange, LoadCopy, Noted, ReplicaUpdate};
@@ -31,6 +31,7 @@ use crate::runtime::Runtime;
 use crate::set::{Broken, Link, LinkCopy, LoadedSet};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::supplies::Supplies;
+use crate::view::View;
 
 /// Runs copies of samplers and filters. Nothing of the runtime of guests is there before the first of them comes.
 #[derive(Debug)]
@@ -139,6 +140,15 @@ impl PolicyReplica {
         Ok(())
     }
 
+    /// Another chain than the request was promised would be none of its operator's choice.
+    fn find(&self, hook: Hook, chain: PolicyDigest) -> Result<View, Fault> {
+        self.registry.find_exact(hook, chain).ok_or_else(|| Fault {
+            plugin: format!("{hook} chain {chain}").as_str().into(),
+            kind: FaultKind::Unavailable,
+            detail: "the process that runs it was not told of it in time".to_owned(),
+        })
+    }
+
     /// A load that cannot be had keeps its place, and faults.
     fn load(&self, guests: &Guests, load: LoadCopy, state: Arc<PluginState>) -> Link {
         let runtime = &guests.runtime;
@@ -228,12 +238,12 @@ fn take(load: &Arc<Loaded>, change: LoadChange) {
 
 impl SamplerHook for PolicyReplica {
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
-        sampler::open(self.registry.find(Hook::Sampler, chain), request)
+        sampler::open(self.find(Hook::Sampler, chain)?, request)
     }
 }
 
 impl FilterHook for PolicyReplica {
     fn open(&self, chain: PolicyDigest, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
-        filter::open(&self.registry.find(Hook::Filter, chain), request)
+        filter::open(&self.find(Hook::Filter, chain)?, request)
     }
 }

@@ -5,14 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Engine, EngineLimits, ModelKind};
 use camshaft_core::engine_loop::EngineLoop;
-use camshaft_core::fake::FakeEngine;
 use camshaft_core::grammar::{GrammarStore, InUse, MaskThread};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::message::{Event, Events};
@@ -20,7 +19,7 @@ use camshaft_core::report::Report;
 use camshaft_core::threads::Spawner;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_engine::{LoadOptions, LoadedAdapter, LoadedModel, Placement};
-use camshaft_policy::PolicyReplica;
+use camshaft_policy::{PolicyReplica, ReplicaUpdate};
 use camshaft_process::frames::{self, Incoming, Received};
 use camshaft_process::{confine_calls, control, make_expendable, say};
 
@@ -57,7 +56,18 @@ struct Process {
     /// Grammars, the same.
     compiled: Mutex<Vec<(GrammarDigest, InUse)>>,
     control: Mutex<UnixStream>,
+    /// Who tells what no worker tells is there.
+    clerk: Once,
     log: LogHandle,
+}
+
+impl Source {
+    fn sha256(&self) -> Option<String> {
+        match self {
+            Self::Fake(_) => None,
+            Self::Llama { model, .. } => model.info().sha256.clone(),
+        }
+    }
 }
 
 /// What the process does until its server is gone, or wants it no more.
@@ -87,14 +97,13 @@ fn serve() -> io::Result<()> {
     tracing::info!(model = setup.config.id, seccomp = has_calls, "a process computes for the model");
     let mut setup = setup;
     let policies = Arc::new(PolicyReplica::new(setup.code_dir.as_deref()));
-    if let Some(update) = setup.policies.take() {
-        policies.apply(update).map_err(io::Error::other)?;
+    let update = setup.policies.take();
+    let (control, adapters, compiled, clerk) = (Mutex::new(told), Mutex::default(), Mutex::default(), Once::new());
+    let process = Arc::new(Process { setup, source, grammars, policies, adapters, compiled, control, clerk, log });
+    if let Some(update) = update {
+        process.take_policies(update).map_err(io::Error::other)?;
     }
-    let (control, adapters, compiled) = (Mutex::new(told), Mutex::default(), Mutex::default());
-    let process = Arc::new(Process { setup, source, grammars, policies, adapters, compiled, control, log });
-    process.tell(&Told::Loaded(Ok(())))?;
-    let clerk = process.clone();
-    Builder::new().name("clerk".to_owned()).spawn(move || clerk.look_after_notes())?;
+    process.tell(&Told::Loaded(Ok(process.source.sha256())))?;
     let mut workers = Vec::new();
     let mut number = 0;
     while let Some((order, descriptors)) = frames::receive_with::<Order>(&mut orders)? {
@@ -144,11 +153,12 @@ fn serve() -> io::Result<()> {
                 process.done(number)?;
             }
             Order::Policies(update) => {
-                if let Err(error) = process.policies.apply(*update) {
-                    tracing::error!(error = error.sentence(), "policies cannot be had in the process that runs them");
+                if let Err(error) = process.take_policies(*update) {
+                    tracing::error!(%error, "policies cannot be had in the process that runs them");
                 }
                 process.done(number)?;
             }
+            Order::Hear => process.done(number)?,
             Order::Level(directives) => {
                 if let Err(error) = process.log.set_directives(&directives) {
                     tracing::warn!(%error, "the log level stays as it was");
@@ -190,7 +200,7 @@ fn load(setup: &Setup, mut told: UnixStream) -> Result<(Source, Arc<GrammarStore
     });
     let model = models::load_again(config, setup.digest, Placement::Host, &sink)?;
     let _ = frames::send(&mut told, &Told::Loading(100));
-    if model.info().vocabulary.digest() != setup.vocabulary {
+    if setup.outline.as_ref() != Some(&model.outline()) {
         return Err(models::replaced(config));
     }
     let draft = config.draft_model.as_ref().map(|path| {
@@ -237,6 +247,16 @@ impl Process {
         Ok(Reply::Adapter(digest, bytes))
     }
 
+    fn take_policies(self: &Arc<Self>, update: ReplicaUpdate) -> Result<(), anyhow::Error> {
+        self.policies.apply(update)?;
+        let (clerk, mut started) = (self.clone(), Ok(()));
+        self.clerk.call_once(|| {
+            let look = move || clerk.look_after_notes();
+            started = Builder::new().name("clerk".to_owned()).spawn(look).map(drop);
+        });
+        Ok(started?)
+    }
+
     /// Tells what no worker has told: what happened between steps, and changes of state in their order.
     fn look_after_notes(&self) {
         loop {
@@ -262,8 +282,7 @@ impl Process {
             let threads = Threads::default();
             let failed = match &process.source {
                 Source::Fake(limits) => {
-                    let mut engine = FakeEngine::new(*limits, u64::from(id.0));
-                    engine.memory = 8;
+                    let engine = weights::fake_engine(*limits, id);
                     let cache = PrefixCache::new(process.setup.cache.ram_bytes);
                     process.work((number, id), (engine, cache, None), &threads, (cores, connection))
                 }

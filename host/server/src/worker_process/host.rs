@@ -4,20 +4,22 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Builder;
+use std::time::Duration;
 
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::grammar::{Grammar, GrammarError};
 use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
+use camshaft_engine::ModelOutline;
 use camshaft_policy::{PolicyHost, Replication};
 use camshaft_process::{frames, spawn};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 
@@ -28,14 +30,19 @@ use crate::cores;
 use crate::environment;
 use crate::error::{ModelProblem, ServerError};
 use crate::logging::LogHandle;
+use crate::models;
 use crate::own_program::own_program;
 use crate::progress::{LoadBar, ProgressSink};
 use crate::weights::{Weights, WeightsSource};
 
+/// How long an answer may take before the process is asked whether it still hears, and that one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What a process is started with, each time.
 pub(crate) struct ProcessSetup {
     pub(crate) weights: Weights,
-    pub(crate) vocabulary: [u8; 32],
+    /// Of what the server has; `None`: of a fake model.
+    pub(crate) outline: Option<ModelOutline>,
     /// The digest of the weights is wanted.
     pub(crate) digest: bool,
     pub(crate) cache: CachePlan,
@@ -50,28 +57,44 @@ pub(crate) struct ProcessSetup {
 pub(crate) struct EngineProcess {
     setup: ProcessSetup,
     running: Mutex<Option<Arc<Running>>>,
-    /// Adapters that somebody uses, with their files.
-    adapters: Mutex<Vec<(AdapterDigest, PathBuf)>>,
+    /// The digest of the weights that the first process told, if it did.
+    sha256: OnceLock<Option<String>>,
+    adapters: Mutex<Adapters>,
+}
+
+/// Adapters that somebody uses.
+#[derive(Default)]
+struct Adapters {
+    files: Vec<(AdapterDigest, PathBuf)>,
+    /// The process that has them.
+    process: Weak<Running>,
 }
 
 /// A grammar that is compiled there.
 pub(crate) struct CompiledThere {
-    process: Arc<EngineProcess>,
+    process: Weak<Running>,
     digest: GrammarDigest,
 }
 
 impl Drop for CompiledThere {
     fn drop(&mut self) {
-        self.process.tell(&Order::DropGrammar(self.digest));
+        self.process.upgrade().inspect(|process| process.tell(Order::DropGrammar(self.digest)));
     }
+}
+
+/// An order on its way, with what travels along and who wants the answer.
+struct Given {
+    order: Order,
+    with: Option<OwnedFd>,
+    answer: Option<Sender<Result<Reply, Failure>>>,
 }
 
 /// A process that runs, or ran.
 #[derive(Debug)]
 pub(crate) struct Running {
-    control: Mutex<UnixStream>,
-    orders: AtomicU64,
-    /// Who waits for an answer.
+    /// To the thread that sends them. The process ends when this is gone.
+    orders: Sender<Given>,
+    /// Who waits for an answer, by the number of the order.
     waiting: Mutex<HashMap<u64, Sender<Result<Reply, Failure>>>>,
     pid: Option<Pid>,
     /// Its number among those that have copies of policies.
@@ -79,6 +102,7 @@ pub(crate) struct Running {
     /// Under a lock: a process that was waited for must not be killed.
     is_gone: Mutex<bool>,
     has_ended: AtomicBool,
+    sha256: Option<String>,
 }
 
 impl fmt::Debug for EngineProcess {
@@ -87,29 +111,41 @@ impl fmt::Debug for EngineProcess {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It ends when it has written what it has to write.
-        let _ = lock(&self.control).shutdown(Shutdown::Write);
-    }
-}
-
 impl Running {
+    /// Waits for the answer, and kills a process that does not even say that it hears.
+    ///
     /// # Errors
-    /// The process is gone, or what it says is wrong.
-    fn ask(&self, order: &Order, with: &[BorrowedFd<'_>]) -> io::Result<Result<Reply, Failure>> {
-        let (answer, answered) = bounded(1);
-        {
-            let mut control = lock(&self.control);
-            // In the order in which they are sent.
-            let number = self.orders.fetch_add(1, Ordering::Relaxed) + 1;
-            lock(&self.waiting).insert(number, answer);
-            if self.has_ended.load(Ordering::SeqCst) {
-                lock(&self.waiting).clear();
+    /// The process is gone.
+    fn ask(&self, order: Order, with: Option<OwnedFd>) -> io::Result<Result<Reply, Failure>> {
+        let answered = self.give(order, with);
+        loop {
+            match answered.recv_timeout(PATIENCE) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.give(Order::Hear, None).recv_timeout(PATIENCE).is_err() {
+                        tracing::error!(
+                            pid = self.pid(),
+                            "a process of workers does not answer any more: it is killed"
+                        );
+                        self.kill();
+                        return Err(io::Error::from(io::ErrorKind::TimedOut));
+                    }
+                }
             }
-            frames::send_with(&mut control, order, with)?;
         }
-        answered.recv().map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the process is gone"))
+    }
+
+    /// Nobody answers where the process is gone.
+    fn give(&self, order: Order, with: Option<OwnedFd>) -> Receiver<Result<Reply, Failure>> {
+        let (answer, answered) = bounded(1);
+        let _ = self.orders.send(Given { order, with, answer: Some(answer) });
+        answered
+    }
+
+    /// What needs no answer. A process that is gone need not know.
+    fn tell(&self, order: Order) {
+        let _ = self.orders.send(Given { order, with: None, answer: None });
     }
 
     /// Ends the process at once.
@@ -142,7 +178,15 @@ impl Running {
 
 impl EngineProcess {
     pub(crate) fn new(setup: ProcessSetup) -> Arc<Self> {
-        Arc::new(Self { setup, running: Mutex::default(), adapters: Mutex::default() })
+        Arc::new(Self { setup, running: Mutex::default(), sha256: OnceLock::new(), adapters: Mutex::default() })
+    }
+
+    /// The digest of the weights, which are loaded unless they are, if it was wanted.
+    ///
+    /// # Errors
+    /// The process cannot be started or load the model.
+    pub(crate) fn sha256(&self) -> Result<Option<String>, ServerError> {
+        Ok(self.running()?.sha256.clone())
     }
 
     fn config(&self) -> &ModelConfig {
@@ -161,7 +205,7 @@ impl EngineProcess {
         let running = self.running()?;
         let (ours, its) = UnixStream::pair().map_err(|error| ServerError::internal("make a socket", error))?;
         let cores = cores.iter().map(cores::processors).collect();
-        match self.ask(&running, &Order::Open(worker, cores), &[its.as_fd()])? {
+        match self.ask(&running, Order::Open(worker, cores), Some(its.into()))? {
             Reply::Opened(limits) => Ok((ours, limits, running)),
             other => Err(ServerError::internal("open a worker", anyhow::anyhow!("{other:?}"))),
         }
@@ -173,9 +217,9 @@ impl EngineProcess {
     /// The file is no adapter of the model, or the process is gone.
     pub(crate) fn load_adapter(&self, path: &Path) -> Result<(AdapterDigest, u64), ServerError> {
         let running = self.running()?;
-        match self.ask(&running, &Order::LoadAdapter(path.to_owned()), &[])? {
+        match self.ask(&running, Order::LoadAdapter(path.to_owned()), None)? {
             Reply::Adapter(digest, bytes) => {
-                lock(&self.adapters).push((digest, path.to_owned()));
+                lock(&self.adapters).files.push((digest, path.to_owned()));
                 Ok((digest, bytes))
             }
             other => Err(ServerError::internal("load an adapter", anyhow::anyhow!("{other:?}"))),
@@ -184,39 +228,27 @@ impl EngineProcess {
 
     /// Nobody uses an adapter any more.
     pub(crate) fn drop_adapter(&self, adapter: AdapterDigest) {
-        {
-            let mut adapters = lock(&self.adapters);
-            let one = adapters.iter().position(|(digest, _)| *digest == adapter);
-            one.map(|one| adapters.swap_remove(one));
-        }
-        self.tell(&Order::DropAdapter(adapter));
+        let mut adapters = lock(&self.adapters);
+        let one = adapters.files.iter().position(|(digest, _)| *digest == adapter);
+        one.map(|one| adapters.files.swap_remove(one));
+        adapters.process.upgrade().inspect(|process| process.tell(Order::DropAdapter(adapter)));
     }
 
     /// Has a grammar compiled for the workers, which have it as long as somebody has what this returns.
     ///
     /// # Errors
     /// It is refused, or the process is gone.
-    pub(crate) fn compile(self: &Arc<Self>, grammar: &Grammar) -> Result<CompiledThere, GrammarError> {
+    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledThere, GrammarError> {
         let busy = |error: ServerError| GrammarError::busy(error.to_string());
         let running = self.running().map_err(busy)?;
         let order = Order::Compile(Box::new(grammar.clone()));
-        match self.ask(&running, &order, &[]).map_err(busy)? {
+        match self.ask(&running, order, None).map_err(busy)? {
             Reply::Refused(error) => Err(error),
-            _ => Ok(CompiledThere { process: self.clone(), digest: grammar.digest() }),
+            _ => Ok(CompiledThere { process: Arc::downgrade(&running), digest: grammar.digest() }),
         }
     }
 
-    /// Tells the process what needs no answer. One that is gone need not know.
-    fn tell(&self, order: &Order) {
-        let running = lock(&self.running).clone();
-        if let Some(running) = running {
-            let mut control = lock(&running.control);
-            running.orders.fetch_add(1, Ordering::Relaxed);
-            let _ = frames::send(&mut *control, order);
-        }
-    }
-
-    fn ask(&self, running: &Running, order: &Order, with: &[BorrowedFd<'_>]) -> Result<Reply, ServerError> {
+    fn ask(&self, running: &Running, order: Order, with: Option<OwnedFd>) -> Result<Reply, ServerError> {
         let answer = running.ask(order, with).map_err(|error| self.lost(&error))?;
         answer.map_err(|failure| self.failed(failure))
     }
@@ -238,14 +270,25 @@ impl EngineProcess {
             return Ok(running.clone());
         }
         let running = self.start()?;
-        for (digest, path) in lock(&self.adapters).iter() {
-            match self.ask(&running, &Order::LoadAdapter(path.clone()), &[]) {
+        if *self.sha256.get_or_init(|| running.sha256.clone()) != running.sha256 {
+            return Err(models::replaced(self.config()));
+        }
+        let files = lock(&self.adapters).files.clone();
+        for (digest, path) in &files {
+            match self.ask(&running, Order::LoadAdapter(path.clone()), None) {
                 Ok(Reply::Adapter(found, _)) if found == *digest => {}
                 other => {
                     tracing::error!(model = self.config().id, path = %path.display(), ?other, "an adapter is lost")
                 }
             }
         }
+        let mut adapters = lock(&self.adapters);
+        adapters.process = Arc::downgrade(&running);
+        // What nobody uses any more since it was loaded.
+        let is_used = |digest| adapters.files.iter().any(|(used, _)| *used == digest);
+        let unused = files.into_iter().filter(|(digest, _)| !is_used(*digest));
+        unused.for_each(|(digest, _)| running.tell(Order::DropAdapter(digest)));
+        drop(adapters);
         Ok(slot.insert(running).clone())
     }
 
@@ -253,12 +296,12 @@ impl EngineProcess {
         let internal = |what, error: io::Error| ServerError::internal(what, error);
         let replicate = |error| ServerError::internal("tell a process of policies", error);
         let mut feed = self.setup.policies.replicate().map_err(replicate)?;
-        let ProcessSetup { weights, vocabulary, digest, cache, log, .. } = &self.setup;
+        let ProcessSetup { weights, outline, digest, cache, log, .. } = &self.setup;
         let setup = Setup {
             is_fake: matches!(weights.loaded.source, WeightsSource::Fake(_)),
             config: weights.config().clone(),
             sizes: weights.sizes.clone(),
-            vocabulary: *vocabulary,
+            outline: outline.clone(),
             digest: *digest,
             cache: cache.parts(),
             code_dir: feed.as_ref().and_then(|feed| feed.code_dir().map(Path::to_owned)),
@@ -301,34 +344,41 @@ type Started = Sender<Result<Arc<Running>, Failure>>;
 impl Keeper {
     fn keep(self, program: &Path, setup: &Setup, feed: Option<Replication>, started: &Started) {
         let failed = |error: io::Error| Failure { key: "path".to_owned(), why: format!("no process for it: {error}") };
-        let (mut child, control) = match spawn(program, ROLE, &environment::for_workers()) {
+        let (mut child, control) = match spawn(program, ROLE, &environment::missing()) {
             Ok(spawned) => spawned,
             // Whoever waits for it is told.
             Err(error) => return drop(started.send(Err(failed(error)))),
         };
-        if let Err(error) = self.introduce(&control, setup).unwrap_or_else(|error| Err(failed(error))) {
-            let _ = child.kill();
-            let _ = child.wait();
-            return drop(started.send(Err(error)));
-        }
-        let Ok(mut said) = control.try_clone() else { return };
-        let running = Arc::new(Running {
-            control: Mutex::new(control),
-            orders: AtomicU64::new(0),
-            waiting: Mutex::default(),
-            process: self.process,
-            pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
-            is_gone: Mutex::new(false),
-            has_ended: AtomicBool::new(false),
+        let introduced = self.introduce(&control, setup).unwrap_or_else(|error| Err(failed(error)));
+        let begun = introduced.and_then(|sha256| {
+            let (orders, given) = unbounded();
+            let running = Arc::new(Running {
+                orders,
+                waiting: Mutex::default(),
+                process: self.process,
+                pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+                is_gone: Mutex::new(false),
+                has_ended: AtomicBool::new(false),
+                sha256,
+            });
+            let (said, weak) = (control.try_clone().map_err(failed)?, Arc::downgrade(&running));
+            let send = move || send_orders(control, &given, &weak);
+            Builder::new().name(format!("orders-{}", self.model)).spawn(send).map_err(failed)?;
+            Ok((running, said))
         });
+        let (running, mut said) = match begun {
+            Ok(begun) => begun,
+            Err(failure) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return drop(started.send(Err(failure)));
+            }
+        };
         let (ends, ended) = bounded(0);
         let follower = self.log.follow({
             let running = Arc::downgrade(&running);
             move |directives| {
-                if let Some(running) = running.upgrade() {
-                    // A process that is gone logs nothing.
-                    let _ = running.ask(&Order::Level(directives.to_owned()), &[]);
-                }
+                running.upgrade().inspect(|running| running.tell(Order::Level(directives.to_owned())));
             }
         });
         if let Some(feed) = feed {
@@ -362,7 +412,7 @@ impl Keeper {
     }
 
     /// Tells the process what to load, and waits until it has.
-    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<(), Failure>> {
+    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<Option<String>, Failure>> {
         frames::send(&mut control, setup)?;
         loop {
             match frames::receive::<Told>(&mut control)? {
@@ -380,11 +430,29 @@ impl Keeper {
     }
 }
 
+/// Sends orders in their turn, until nobody has the process any more or it is gone.
+fn send_orders(mut control: UnixStream, given: &Receiver<Given>, running: &Weak<Running>) {
+    for (number, Given { order, with, answer }) in (1..).zip(given) {
+        if let (Some(answer), Some(running)) = (answer, running.upgrade()) {
+            lock(&running.waiting).insert(number, answer);
+            if running.has_ended.load(Ordering::SeqCst) {
+                lock(&running.waiting).clear();
+            }
+        }
+        let with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
+        if frames::send_with(&mut control, &order, &with).is_err() {
+            break;
+        }
+    }
+    // It ends when it has written what it has to write.
+    let _ = control.shutdown(Shutdown::Write);
+}
+
 /// Tells a process of policies as they change, until it has ended.
-fn feed_policies(mut feed: Replication, running: &std::sync::Weak<Running>, ended: &Receiver<Infallible>) {
+fn feed_policies(mut feed: Replication, running: &Weak<Running>, ended: &Receiver<Infallible>) {
     while let Some(done) = feed.wait(ended) {
         if let (Some(update), Some(running)) = (feed.update(), running.upgrade())
-            && running.ask(&Order::Policies(Box::new(update)), &[]).is_err()
+            && running.ask(Order::Policies(Box::new(update)), None).is_err()
         {
             return;
         }
