@@ -1,8 +1,8 @@
 //! The WebAssembly engine of the process: its bounds, and the thread that advances deadlines.
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use target_lexicon::Triple;
 use wasmtime::{Config, CustomCodeMemory, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -10,8 +10,10 @@ use wasmtime::{Config, CustomCodeMemory, Enabled, Engine, InstanceAllocationStra
 use crate::addresses::{self, Addresses, MEMORY_MAX_BYTES};
 use crate::error::PolicyError;
 
-/// How often deadlines are checked.
+/// The unit of deadlines: an epoch.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// How often deadlines are checked at least, while guests run. A shorter one is checked four times.
+const LOOK: Duration = Duration::from_millis(5);
 /// Maximum core instances, tables and memories of one component. Interpreters (Python, JavaScript) need many.
 pub(crate) const CORE_INSTANCES: usize = 128;
 pub(crate) const TABLES: usize = 64;
@@ -131,32 +133,104 @@ fn config(addresses: Addresses) -> Result<Config, PolicyError> {
     Ok(config)
 }
 
+/// Deadlines of calls that have begun since the ticker looked last, in nanoseconds. Without any, it sleeps.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    shortest: AtomicU64,
+    longest: AtomicU64,
+    /// To be woken.
+    sleeper: Mutex<Option<Thread>>,
+    sleeps: AtomicBool,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        let (longest, sleeper, sleeps) = Default::default();
+        Self { shortest: AtomicU64::new(u64::MAX), longest, sleeper, sleeps }
+    }
+}
+
+impl Clock {
+    /// A call begins that may take so long, or one that goes on.
+    pub(crate) fn arm(&self, deadline: Duration) {
+        let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX - 1);
+        self.longest.fetch_max(nanoseconds, Ordering::SeqCst);
+        self.shortest.fetch_min(nanoseconds, Ordering::SeqCst);
+        if self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst) {
+            let sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
+            sleeper.iter().for_each(Thread::unpark);
+        }
+    }
+
+    /// The shortest and the longest deadline since this was asked last.
+    fn taken(&self) -> Option<(Duration, Duration)> {
+        let shortest = self.shortest.swap(u64::MAX, Ordering::SeqCst);
+        let longest = self.longest.swap(0, Ordering::SeqCst);
+        // One may be told in between: it is taken for the other, too.
+        let is_told = shortest < u64::MAX || longest > 0;
+        is_told.then(|| (Duration::from_nanos(shortest.min(longest)), Duration::from_nanos(longest.max(shortest))))
+    }
+
+    /// Waits until a call begins.
+    fn sleep(&self) {
+        self.sleeps.store(true, Ordering::SeqCst);
+        while self.sleeps.load(Ordering::SeqCst) {
+            if self.shortest.load(Ordering::SeqCst) < u64::MAX {
+                self.sleeps.store(false, Ordering::SeqCst);
+                return;
+            }
+            std::thread::park();
+        }
+    }
+}
+
 /// The thread that advances the engines' epochs, so that deadlines pass while guests run.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     stop: Arc<AtomicBool>,
+    clock: Arc<Clock>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Ticker {
-    pub(crate) fn start(engines: impl Iterator<Item = Engine>) -> Result<Self, PolicyError> {
+    pub(crate) fn start(engines: impl Iterator<Item = Engine>, clock: &Arc<Clock>) -> Result<Self, PolicyError> {
         const NAME: &str = "policy-epoch";
         let stop = Arc::new(AtomicBool::new(false));
         let (engines, stopped) = (engines.collect::<Vec<_>>(), Arc::clone(&stop));
+        let ticking = clock.clone();
         let run = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                std::thread::sleep(TICK);
-                engines.iter().for_each(Engine::increment_epoch);
+            *ticking.sleeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+            let (mut told, mut last, mut until) = (Duration::ZERO, Instant::now(), Instant::now());
+            let mut look = LOOK;
+            while !stopped.load(Ordering::SeqCst) {
+                if let Some((shortest, longest)) = ticking.taken() {
+                    look = (shortest / 4).clamp(TICK, LOOK);
+                    // The epoch in which the last of them ends is over then.
+                    until = until.max(Instant::now() + longest + TICK * 4 + look);
+                } else if last >= until {
+                    ticking.sleep();
+                    last = Instant::now();
+                    continue;
+                }
+                std::thread::sleep(look);
+                let now = Instant::now();
+                told += now - last;
+                last = now;
+                while told >= TICK {
+                    told -= TICK;
+                    engines.iter().for_each(Engine::increment_epoch);
+                }
             }
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(run);
         let thread = thread.map_err(|source| PolicyError::Thread { name: NAME, source })?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, clock: clock.clone(), thread: Some(thread) })
     }
 
     /// Ends the thread. Calls into guests after this have no deadline.
     pub(crate) fn stop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::SeqCst);
+        self.clock.arm(Duration::ZERO);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

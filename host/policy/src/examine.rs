@@ -143,7 +143,7 @@ pub(crate) fn introduce(
     let mut state = state_for(hook, of, memory_bytes, None);
     // There is no model yet, so the vocabulary is not available to a sampler.
     state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
-    let mut store = store::open(runtime.engine(hook), state, START_LIMIT);
+    let mut store = store::open((runtime.engine(hook), &runtime.clock), state, START_LIMIT);
     let whole = compiled.pre.instantiate_whole(&mut store);
     let (guest, instance) = whole.map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
     if compiled.has_checkpoint() {

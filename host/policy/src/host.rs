@@ -114,7 +114,7 @@ impl PolicyHost {
             return Ok((Arc::new(host), None));
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref(), config.compiler)?);
-        let ticker = Ticker::start(runtime.engines())?;
+        let ticker = Ticker::start(runtime.engines(), &runtime.clock)?;
         serving.tell(runtime.feeds.clone());
         let checks = Some(Checks::new(runtime.clone()));
         let mut loader = Loader::new(dir, runtime.clone(), serving.clone(), registry, spawner)?.granting(config.grants);
@@ -285,7 +285,7 @@ pub fn check_dir(dir: &Path, cache_dir: Option<&Path>) -> Result<Vec<PolicyStatu
     let metrics = prometheus::Registry::new();
     let registry = Arc::new(Registry::new(false));
     let runtime = Arc::new(Runtime::new(cache_dir, None)?);
-    let _ticker = Ticker::start(runtime.engines())?;
+    let _ticker = Ticker::start(runtime.engines(), &runtime.clock)?;
     let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), &metrics, Spawner::detached())?;
     loader.start()?;
     Ok(registry.statuses().to_vec())

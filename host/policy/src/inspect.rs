@@ -59,7 +59,7 @@ pub fn inspect(
 ) -> Result<PluginReport, PolicyError> {
     let bytes = files::read(path, "a component", COMPONENT_MAX_BYTES)?;
     let runtime = Runtime::new(cache_dir, compiler)?;
-    let _ticker = Ticker::start(runtime.engines())?;
+    let _ticker = Ticker::start(runtime.engines(), &runtime.clock)?;
     let stopping = AtomicBool::new(false);
     let compile = |hook| examine::compile(&runtime, &Task { hook, bytes: &bytes, stopping: &stopping });
     let compiled = match compile(Hook::Auth) {

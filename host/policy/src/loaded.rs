@@ -147,7 +147,7 @@ impl Loaded {
         let deadline = self.sidecar.deadline;
         let of = (self.identity.clone(), self.supplies.clone());
         let state = state_for(self.hook(), of, self.sidecar.memory_bytes, seed);
-        store::open(self.runtime.engine(self.hook()), state, deadline)
+        store::open((self.runtime.engine(self.hook()), &self.runtime.clock), state, deadline)
     }
 
     /// An instance that is configured, for one call about `subject`: a kept one, or a new one. Its deadline runs.

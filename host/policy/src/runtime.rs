@@ -12,7 +12,7 @@ use wasmtime::component::{Component, Linker};
 
 use crate::addresses::Addresses;
 use crate::code::{CodeDir, CodeName};
-use crate::engine::{self, compile_error};
+use crate::engine::{self, Clock, compile_error};
 use crate::error::PolicyError;
 use crate::feeds::Feeds;
 use crate::lanes::Lanes;
@@ -39,6 +39,8 @@ pub(crate) struct Runtime {
     program: Option<CompileProgram>,
     /// That the guests' engines were made for.
     addresses: Addresses,
+    /// Told of calls, so that their deadlines pass.
+    pub(crate) clock: Arc<Clock>,
     /// Where slow policies of HTTP requests are called.
     pub(crate) lanes: Lanes,
     /// Where instances are made ahead.
@@ -100,6 +102,7 @@ impl Runtime {
             snapshot_takers,
             ahead,
             shares,
+            clock: Arc::default(),
             feeds: Arc::default(),
             loading,
             compiling,

@@ -10,7 +10,7 @@ use wasmtime::{Engine, PoolConcurrencyLimitError, ResourceLimiter, Store, Trap, 
 use wasmtime_wasi::filesystem::{WasiFilesystemCtx, WasiFilesystemCtxView};
 use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 
-use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ENTRIES, TABLES, TICK};
+use crate::engine::{CORE_INSTANCES, Clock, MEMORIES, TABLE_ENTRIES, TABLES, TICK};
 use crate::fault::GuestError;
 use crate::given::Given;
 use crate::imports::call::{Call, CallView};
@@ -68,6 +68,7 @@ pub(crate) struct GuestState {
     sockets: WasiSocketsCtx,
     last_words: LastWords,
     budget: Budget,
+    clock: Arc<Clock>,
     /// While the instance is configured.
     muted: bool,
     /// It read something when it was configured that may be another thing later.
@@ -98,6 +99,7 @@ impl GuestState {
             sockets: WasiSocketsCtx::default(),
             last_words: LastWords::default(),
             budget: Budget::default(),
+            clock: Arc::default(),
             muted: false,
             dated: false,
             given: Given::default(),
@@ -395,11 +397,19 @@ impl Budget {
 }
 
 /// A store for one instance, whose first calls must end within `deadline`.
-pub(crate) fn open(engine: &Engine, state: GuestState, deadline: Duration) -> Store<GuestState> {
-    let mut store = Store::new(engine, state);
+pub(crate) fn open(
+    (engine, clock): (&Engine, &Arc<Clock>),
+    state: GuestState,
+    deadline: Duration,
+) -> Store<GuestState> {
+    let mut store = Store::new(engine, GuestState { clock: clock.clone(), ..state });
     store.limiter(|state| &mut state.limiter);
     store.set_hostcall_fuel(LIFTED_BYTES);
-    store.epoch_deadline_callback(|mut store| Ok(store.data_mut().budget.at_deadline()));
+    store.epoch_deadline_callback(|mut store| {
+        let state = store.data_mut();
+        state.clock.arm(state.budget.deadline);
+        Ok(state.budget.at_deadline())
+    });
     arm(&mut store, deadline);
     store
 }
@@ -407,6 +417,7 @@ pub(crate) fn open(engine: &Engine, state: GuestState, deadline: Duration) -> St
 /// Starts the deadline of the next call.
 pub(crate) fn arm(store: &mut Store<GuestState>, deadline: Duration) {
     store.data_mut().budget = Budget { deadline, passed: None };
+    store.data().clock.arm(deadline);
     // One tick more, because the present tick may almost be over.
     store.set_epoch_deadline(ticks(deadline) + 1);
 }

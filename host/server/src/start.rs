@@ -224,8 +224,11 @@ impl Starter {
     ) -> Result<Handle, ServerError> {
         let gauges = self.gauges(model.config(), &setup.id.to_string(), beginning);
         let name = format!("worker-{}", setup.id);
+        let runtime = tokio::runtime::Handle::try_current()
+            .map_err(|error| ServerError::internal("listen to a worker", error))?;
         let (process, policies, budget) = (process.clone(), self.policies.clone(), self.budget.clone());
-        let mut service = LineService { process, setup, policies, budget, _alive: beginning.alive.clone() };
+        let setup = Arc::new(Mutex::new(setup));
+        let mut service = LineService { process, runtime, setup, policies, budget, _alive: beginning.alive.clone() };
         let (first, handle) = service.make()?;
         self.supervisor.supervise(&name, gauges, service, first)?;
         Ok(handle)

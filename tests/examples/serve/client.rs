@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::connections::{Connections, Response};
+use crate::costs::{self, Costs};
 
 /// Seeds prompts, so that none repeats within a run or between servers.
 static FRESH: AtomicU32 = AtomicU32::new(1);
@@ -21,6 +22,8 @@ pub(crate) struct Target {
     vocabulary: u32,
     sampling: Sampling,
     connections: Connections,
+    /// The process, where it is one of ours.
+    pid: Option<u32>,
 }
 
 /// Sampling parameters sent to both servers. Every one is sent, because the servers' defaults differ.
@@ -86,7 +89,25 @@ impl Stream {
 impl Target {
     pub(crate) fn new(name: &str, address: &str, model: &str, vocabulary: u32) -> Self {
         let (name, address, model) = (name.to_owned(), address.to_owned(), model.to_owned());
-        Self { name, address, model, vocabulary, sampling: Sampling::OpenAi, connections: Connections::default() }
+        Self {
+            name,
+            address,
+            model,
+            vocabulary,
+            sampling: Sampling::OpenAi,
+            connections: Connections::default(),
+            pid: None,
+        }
+    }
+
+    /// The same target, whose process this is.
+    pub(crate) fn costs_of(self, pid: u32) -> Self {
+        Self { pid: Some(pid), ..self }
+    }
+
+    /// What it has taken of the machine so far.
+    pub(crate) fn costs(&self) -> Option<Costs> {
+        self.pid.map(costs::of)
     }
 
     /// The same target with other sampling parameters.

@@ -1,14 +1,15 @@
 //! The server over HTTP against the bare engine loop and another server, alternating within one run.
 //!
 //! `serve [--model PATH] [--llama-server PROGRAM] [--peer HOST:PORT] [--bare] [--settings 'KEY=VALUE, …']
-//! [--streams 1,8,32] [--repeats 4] [--rounds 4] [--tokens 64] [--sampling openai,llama-server] [--only NAME,NAME]
+//! [--beside 'KEY=VALUE, …'] [--streams 1,8,32] [--repeats 4] [--rounds 4] [--tokens 64] [--sampling openai,llama-server] [--only NAME,NAME]
 //! [--out DIR] [--gate FILE]`. Camshaft runs as it is shipped unless `--settings` says otherwise. `--llama-server` starts that
-//! program with its defaults and with its best flags. `--gate` fails where a ratio to the bare loop is below the file's. Repeats
-//! alternate the order of the servers, so an odd number of them is made even.
+//! program with its defaults and with its best flags. `--gate` fails where a ratio to the bare loop is below the file's. `--beside` starts another
+//! Camshaft, with these settings, and says what both take of the machine. Repeats alternate the order of the servers, so an odd number of them is made even.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod client;
 mod connections;
+mod costs;
 mod report;
 mod servers;
 mod workloads;
@@ -28,6 +29,8 @@ struct Options {
     bare: bool,
     /// Of Camshaft's model, where it does not run as shipped.
     settings: String,
+    /// Of another Camshaft.
+    beside: Option<String>,
     streams: Vec<u32>,
     repeats: u32,
     rounds: u32,
@@ -50,7 +53,11 @@ fn main() -> Result<()> {
     let own = Server::camshaft(&options, &options.settings)?;
     let vocabulary = own.vocabulary()?;
     let asked = |name: &str, address: &str| Target::new(name, address, "m", vocabulary).sampling(options.samplings[0]);
-    let mut targets = vec![asked(own.name, &own.address)];
+    let beside = options.beside.as_ref().map(|settings| Server::camshaft(&options, settings)).transpose()?;
+    let mut targets = vec![asked(own.name, &own.address).costs_of(own.pid())];
+    targets.extend(
+        options.beside.iter().zip(&beside).map(|(name, server)| asked(name, &server.address).costs_of(server.pid())),
+    );
     targets.extend(options.peer.as_ref().map(|peer| asked("peer", peer)));
     let embeds = targets[0].embed(&[targets[0].fresh(8)]).is_ok();
     let llama = options.llama_server.as_ref().map(|program| Server::llama(program, &options, embeds)).transpose()?;
@@ -124,6 +131,7 @@ fn options() -> Result<Options> {
         peer: None,
         bare: false,
         settings: String::new(),
+        beside: None,
         streams: vec![1, 8, 32],
         repeats: 4,
         rounds: 4,
@@ -149,6 +157,7 @@ fn options() -> Result<Options> {
             "--tokens" => options.tokens = value.parse()?,
             "--llama-server" => options.llama_server = Some(value.into()),
             "--settings" => options.settings = value,
+            "--beside" => options.beside = Some(value),
             "--gate" => options.gate = Some(value.into()),
             "--sampling" => {
                 let named =

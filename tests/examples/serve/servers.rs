@@ -73,6 +73,10 @@ impl Server {
         FLAGS.iter().map(start).collect()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn wait(&self, path: &str) -> Result<()> {
         let begun = Instant::now();
         let probe = Target::new("", &self.address, "m", 0);

@@ -93,7 +93,22 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
         }
         for sampling in samplings {
             for target in turn(targets, repeat) {
+                let before = target.costs();
                 let run = bursts(&target.sampling(sampling), streams, options.rounds, PROMPT, options.tokens)?;
+                if let (Some(_), Some(before), Some(after)) = (&options.beside, before, target.costs()) {
+                    // With the first burst, which is not measured.
+                    let tokens = f64::from(streams * options.tokens * (options.rounds + 1));
+                    let mut add = |what, unit, value| {
+                        report.add(&format!("{}: {what}", at_once(streams)), unit, &target.name, value)
+                    };
+                    add("CPU time of a token", "us", (after.cpu_seconds - before.cpu_seconds) * 1e6 / tokens);
+                    add(
+                        "wake-ups of a step",
+                        "",
+                        after.wakes.saturating_sub(before.wakes) as f64 * f64::from(streams) / tokens,
+                    );
+                    add("memory", "MiB", after.bytes as f64 / f64::from(1 << 20));
+                }
                 report.add(&name(sampling), "tokens/s", &target.name, run.speed);
                 if sampling == options.samplings[0] {
                     report.add(&format!("{}: first token", at_once(streams)), "ms", &target.name, run.first);

@@ -57,7 +57,7 @@ impl Bench {
         let metrics = prometheus::Registry::new();
         // As in the tests of whole servers: code that was compiled once is kept.
         let runtime = Arc::new(Runtime::new(Some(&target().join("e2e/cache")), None).unwrap());
-        let ticker = Ticker::start(runtime.engines()).unwrap();
+        let ticker = Ticker::start(runtime.engines(), &runtime.clock).unwrap();
         let (compiled, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<String>::new())));
         let (began, begun) = bounded(16);
         let (release, released) = bounded::<()>(0);

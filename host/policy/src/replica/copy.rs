@@ -84,7 +84,7 @@ impl PolicyReplica {
         let runtime = Arc::new(Runtime::with_code_in(self.code_dir.as_deref().map(Path::to_owned), None)?);
         let registry = prometheus::Registry::new();
         let (metrics, families) = (PolicyMetrics::register(&registry)?, Arc::new(MetricFamilies::new(&registry)));
-        let _ticker = Ticker::start(runtime.engines())?;
+        let _ticker = Ticker::start(runtime.engines(), &runtime.clock)?;
         Ok(self.guests.get_or_init(|| Guests { runtime, metrics, families, _ticker }))
     }
 

@@ -5,11 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use camshaft_core::ids::RequestId;
+use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Events};
 use camshaft_policy::PolicyHost;
 use camshaft_process::frames::{self, Incoming, Received};
-use crossbeam_channel::{Sender, TrySendError};
+use crossbeam_channel::{Sender, TrySendError, bounded};
+use tokio::io::Interest;
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
 
 use super::host::{EngineProcess, Running};
 use super::{FromWorker, HEARTBEAT, ToWorker};
@@ -18,7 +22,7 @@ use crate::error::ServerError;
 use crate::streams::Stream;
 use crate::supervisor::{Ending, Service, Stop};
 use crate::thread_budget::ThreadBudget;
-use crate::worker_thread::{Handle, MessageWay, WorkerMessage, WorkerReport, WorkerSetup};
+use crate::worker_thread::{self, MessageWay, WorkerMessage, WorkerReport, WorkerSetup};
 
 /// How often it is looked at clients that are behind.
 const RECHECK: Duration = Duration::from_millis(5);
@@ -122,7 +126,9 @@ impl Sending {
 /// Makes workers in a process and listens to them, one after the other.
 pub(crate) struct LineService {
     pub(crate) process: Arc<EngineProcess>,
-    pub(crate) setup: WorkerSetup,
+    /// That of the clients' connections: what a worker says wakes no thread beside theirs.
+    pub(crate) runtime: Handle,
+    pub(crate) setup: Arc<Mutex<WorkerSetup>>,
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) budget: Arc<ThreadBudget>,
     /// Of the model.
@@ -132,55 +138,128 @@ pub(crate) struct LineService {
 /// One worker, from its opening to its end.
 pub(crate) struct Worker {
     line: Arc<Line>,
-    incoming: Incoming,
+    /// Until it is listened to.
+    incoming: Option<UnixStream>,
     running: Arc<Running>,
+}
+
+impl LineService {
+    fn setup(&self) -> MutexGuard<'_, WorkerSetup> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, report: WorkerReport) -> bool {
+        let reports = self.setup().reports.clone();
+        reports.send(report).is_ok()
+    }
 }
 
 impl Service for LineService {
     type Incarnation = Worker;
-    type Handle = Handle;
+    type Handle = worker_thread::Handle;
 
-    fn make(&mut self) -> Result<(Worker, Handle), ServerError> {
-        let (socket, limits, running) = self.process.open(self.setup.id, &self.setup.cores)?;
-        let listening = socket.try_clone().map_err(|error| ServerError::internal("listen to a worker", error))?;
+    fn make(&mut self) -> Result<(Worker, worker_thread::Handle), ServerError> {
+        let (id, cores) = {
+            let setup = self.setup();
+            (setup.id, setup.cores.clone())
+        };
+        let (socket, limits, running) = self.process.open(id, &cores)?;
+        let internal = |error| ServerError::internal("listen to a worker", error);
+        socket.set_nonblocking(true).map_err(internal)?;
+        let listening = socket.try_clone().map_err(internal)?;
         let line = Arc::new(Line::new(socket));
-        let handle = Handle { limits, messages: Box::new(LineEnd(line.clone())) };
-        Ok((Worker { line, incoming: Incoming::new(listening), running }, handle))
+        let handle = worker_thread::Handle { limits, messages: Box::new(LineEnd(line.clone())) };
+        Ok((Worker { line, incoming: Some(listening), running }, handle))
     }
 
     fn run(&mut self, worker: &mut Worker, stop: &Stop) -> Ending {
-        let delivery = Delivery::new(self.setup.frame_interval, self.setup.slow_reader);
-        let now = Instant::now();
+        let Some(socket) = worker.incoming.take() else { return Ending::Lost };
+        let (id, reports, delivery) = {
+            let setup = self.setup();
+            (setup.id, setup.reports.clone(), Delivery::new(setup.frame_interval, setup.slow_reader))
+        };
         let listener = Listener {
-            service: self,
-            line: &worker.line,
-            running: &worker.running,
+            id,
+            reports,
+            setup: self.setup.clone(),
+            policies: self.policies.clone(),
+            budget: self.budget.clone(),
+            line: worker.line.clone(),
+            running: worker.running.clone(),
             delivery,
-            last: now,
+            last: Instant::now(),
             is_idle: true,
             longest: Duration::ZERO,
             told: None,
         };
-        listener.run(&mut worker.incoming, stop)
+        let (ended, ending) = bounded(1);
+        let stop = stop.clone();
+        self.runtime.spawn(async move {
+            let ending = listener.run(socket, &stop).await.unwrap_or_else(|error| {
+                tracing::error!(worker = %id, %error, "a worker cannot be listened to");
+                Ending::Lost
+            });
+            // Who waits for it waits until it is told.
+            let _ = ended.send(ending);
+        });
+        // It panicked, or the runtime ends.
+        ending.recv().unwrap_or(Ending::Lost)
     }
 
     fn down(&mut self, worker: Worker) -> bool {
-        self.setup.seat.rest();
-        let wanted = self.setup.reports.send(WorkerReport::Down(self.setup.id)).is_ok();
+        let id = {
+            let mut setup = self.setup();
+            setup.seat.rest();
+            setup.id
+        };
+        let wanted = self.report(WorkerReport::Down(id));
         drop(worker);
         wanted
     }
 
-    fn up(&mut self, handle: Handle) -> bool {
-        self.setup.reports.send(WorkerReport::Up(self.setup.id, handle)).is_ok()
+    fn up(&mut self, handle: worker_thread::Handle) -> bool {
+        let id = self.setup().id;
+        self.report(WorkerReport::Up(id, handle))
+    }
+}
+
+/// What a worker says, as it comes.
+struct Said {
+    incoming: Incoming,
+    ready: tokio::net::UnixStream,
+}
+
+impl Said {
+    /// The next message, or `Nothing` if none has come for this long.
+    async fn next(&mut self, patience: Duration) -> io::Result<Received<FromWorker>> {
+        loop {
+            // Several may have come together.
+            match self.incoming.next(Some(Duration::ZERO))? {
+                Received::Nothing => {}
+                other => return Ok(other),
+            }
+            let Ok(ready) = timeout(patience, self.ready.readable()).await else { return Ok(Received::Nothing) };
+            ready?;
+            let read = self.ready.try_io(Interest::READABLE, || match self.incoming.next(Some(Duration::ZERO))? {
+                Received::Nothing => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+                other => Ok(other),
+            });
+            if !matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+                return read;
+            }
+        }
     }
 }
 
 /// Listens to one worker.
-struct Listener<'a> {
-    service: &'a mut LineService,
-    line: &'a Line,
-    running: &'a Running,
+struct Listener {
+    id: WorkerId,
+    reports: Sender<WorkerReport>,
+    setup: Arc<Mutex<WorkerSetup>>,
+    policies: Arc<PolicyHost>,
+    budget: Arc<ThreadBudget>,
+    line: Arc<Line>,
+    running: Arc<Running>,
     delivery: Delivery,
     /// When it said something last.
     last: Instant,
@@ -191,33 +270,35 @@ struct Listener<'a> {
     told: Option<(u32, bool)>,
 }
 
-impl Listener<'_> {
-    fn run(mut self, incoming: &mut Incoming, stop: &Stop) -> Ending {
+impl Listener {
+    async fn run(mut self, socket: UnixStream, stop: &Stop) -> io::Result<Ending> {
+        let ready = tokio::net::UnixStream::from_std(socket.try_clone()?)?;
+        let mut said = Said { incoming: Incoming::new(socket), ready };
         let (mut is_behind, mut is_stopped) = (false, false);
         loop {
             // Part of a message may be left, too; a worker that is gone says so by its end.
             let has_rest = matches!(self.line.lock().flush(), Ok(false));
             let patience = if is_behind || has_rest { RECHECK } else { LOOK };
-            match incoming.next::<FromWorker>(Some(patience)) {
+            match said.next(patience).await {
                 Ok(Received::Message(message)) if message.has_ended => {
                     self.take(message);
-                    return Ending::Done;
+                    return Ok(Ending::Done);
                 }
                 Ok(Received::Message(message)) => is_behind = self.take(message),
                 Ok(Received::Nothing) => {
                     is_behind = self.delivery.send_waiting();
                     if self.is_silent() {
-                        let (worker, pid) = (self.service.setup.id, self.running.pid());
+                        let (worker, pid) = (self.id, self.running.pid());
                         tracing::error!(%worker, pid, "a worker says nothing any more: its process is killed");
                         self.running.kill();
-                        return Ending::Lost;
+                        return Ok(Ending::Lost);
                     }
                 }
-                Ok(Received::Closed) => return Ending::Lost,
+                Ok(Received::Closed) => return Ok(Ending::Lost),
                 Err(error) => {
-                    tracing::error!(worker = %self.service.setup.id, %error, "what a worker says cannot be read");
+                    tracing::error!(worker = %self.id, %error, "what a worker says cannot be read");
                     self.running.kill();
-                    return Ending::Lost;
+                    return Ok(Ending::Lost);
                 }
             }
             self.press_back();
@@ -247,14 +328,16 @@ impl Listener<'_> {
             newcomers.into_iter().for_each(|(id, stream)| self.delivery.insert(id, stream));
         }
         // Before clients hear of it.
-        self.service.policies.note(notes, self.running.process());
+        self.policies.note(notes, self.running.process());
         events.into_iter().for_each(|event| self.delivery.push(event));
         self.delivery.flush();
         self.delivery.before_step(self.last, may_take_longer);
         let is_behind = self.delivery.after_step(self.last.checked_sub(took).unwrap_or(self.last), self.last);
         if let Some(report) = report {
             // A send fails only when the pool is gone; the generations then run to their end.
-            let _ = self.service.setup.reports.send(WorkerReport::Step(self.service.setup.id, report));
+            if let Err(TrySendError::Full(report)) = self.reports.try_send(WorkerReport::Step(self.id, report)) {
+                let _ = block_in_place(|| self.reports.send(report));
+            }
         }
         self.divide_cores();
         is_behind
@@ -262,11 +345,12 @@ impl Listener<'_> {
 
     /// Tells the worker how many threads compute from its next step on, where that is another number.
     fn divide_cores(&mut self) {
-        let seat = &mut self.service.setup.seat;
+        let mut setup = self.setup.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_idle {
-            return seat.rest();
+            return setup.seat.rest();
         }
-        let now = (seat.begin(), self.service.budget.has_spare());
+        let now = (setup.seat.begin(), self.budget.has_spare());
+        drop(setup);
         if self.told != Some(now) {
             self.told = Some(now);
             // A worker that is gone is noticed by what it does not say.
