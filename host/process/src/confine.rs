@@ -3,8 +3,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
-use landlock::{ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetStatus};
+use landlock::{
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, path_beneath_rules,
+};
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::ClockId;
@@ -44,11 +47,20 @@ pub fn confine_calls() -> bool {
 /// From now on this process and its forks open no file, make no socket and start no program. What the system has no means for is
 /// left out.
 pub fn confine() -> Confined {
-    Confined { files: close_files().unwrap_or(false), calls: confine_calls() }
+    Confined { files: confine_files(&[], &[]), calls: confine_calls() }
 }
 
-fn close_files() -> Result<bool, landlock::RulesetError> {
-    let rules = Ruleset::default().handle_access(AccessFs::from_all(ABI::V5))?.create()?;
+/// From now on this thread, those that it starts, and their forks open nothing but what is beneath `read`, or may be written beneath
+/// `write`. Paths that are not there count for nothing. Whether the system has the means. To be called before there are other threads.
+pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> bool {
+    allow_files(read, write).unwrap_or(false)
+}
+
+fn allow_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, RulesetError> {
+    const VERSION: ABI = ABI::V5;
+    let (all, reading) = (AccessFs::from_all(VERSION), AccessFs::from_read(VERSION));
+    let rules = Ruleset::default().handle_access(all)?.create()?;
+    let rules = rules.add_rules(path_beneath_rules(read, reading))?.add_rules(path_beneath_rules(write, all))?;
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
@@ -125,6 +137,27 @@ fn limit(resource: Resource, value: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_reads_and_writes_what_it_was_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["read", "written", "closed"] {
+            std::fs::create_dir(at(name)).unwrap();
+            std::fs::write(at(name).join("file"), name).unwrap();
+        }
+        let (read, written) = (vec![at("read"), at("missing")], vec![at("written")]);
+        // It holds for the thread that says so, and for those that it starts.
+        let confined = move || {
+            let is_in_force = confine_files(&read, &written);
+            let opens = |name: &str| std::fs::read(at(name).join("file")).is_ok();
+            let writes = |name: &str| std::fs::write(at(name).join("file"), "new").is_ok();
+            (is_in_force, ["read", "written", "closed"].map(|name| (opens(name), writes(name))))
+        };
+        let (is_in_force, did) = std::thread::scope(|scope| scope.spawn(confined).join().unwrap());
+        let expected = if is_in_force { [(true, false), (true, true), (false, false)] } else { [(true, true); 3] };
+        assert_eq!(did, expected, "the system has the means: {is_in_force}");
+    }
 
     #[test]
     fn regression_a_task_that_begins_within_a_second_has_all_of_its_time() {

@@ -14,6 +14,8 @@ mod fork;
 pub mod frames;
 mod spawn;
 
-pub use confine::{AddressSpace, Confined, bound_time, confine, confine_calls, make_expendable, most_memory};
+pub use confine::{
+    AddressSpace, Confined, bound_time, confine, confine_calls, confine_files, make_expendable, most_memory,
+};
 pub use fork::{Fate, Forks, NoFork, serve_forks};
 pub use spawn::{control, say, spawn, what_it_did};

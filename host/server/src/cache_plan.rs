@@ -30,6 +30,10 @@ impl CacheParts {
     pub(crate) fn has_disk(&self) -> bool {
         self.disk.is_some()
     }
+
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.disk.as_ref().map(|(dir, ..)| dir.as_path())
+    }
 }
 
 /// An equal share for every worker, since each keeps its own segments.

@@ -101,6 +101,7 @@ impl Bench {
         let sized = sizing::size(&Room::at_start(&config, machine, &devices), &devices, Vec::new());
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let starter = Starter {
+            runtime: None,
             cores: Cores::default(),
             promised: Arc::new(Mutex::new(Promised::of(&sized.budget))),
             tuned,

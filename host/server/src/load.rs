@@ -134,6 +134,7 @@ impl Load {
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
+            runtime: tokio::runtime::Handle::try_current().ok(),
             cores,
             promised: promised.clone(),
             tuned,

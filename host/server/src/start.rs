@@ -70,6 +70,8 @@ pub(crate) struct Starter {
     pub(crate) cores: Cores,
     /// The cores, for threads that compute.
     pub(crate) budget: Arc<ThreadBudget>,
+    /// For those who listen to workers in other processes; in tests there are none.
+    pub(crate) runtime: Option<tokio::runtime::Handle>,
     /// How long a reader may be behind.
     pub(crate) slow_reader: Duration,
     /// Text of a stream that comes faster shares frames.
@@ -224,8 +226,8 @@ impl Starter {
     ) -> Result<Handle, ServerError> {
         let gauges = self.gauges(model.config(), &setup.id.to_string(), beginning);
         let name = format!("worker-{}", setup.id);
-        let runtime = tokio::runtime::Handle::try_current()
-            .map_err(|error| ServerError::internal("listen to a worker", error))?;
+        let no_runtime = || ServerError::internal("listen to a worker", anyhow::anyhow!("there is no runtime"));
+        let runtime = self.runtime.clone().ok_or_else(no_runtime)?;
         let (process, policies, budget) = (process.clone(), self.policies.clone(), self.budget.clone());
         let setup = Arc::new(Mutex::new(setup));
         let mut service = LineService { process, runtime, setup, policies, budget, _alive: beginning.alive.clone() };

@@ -93,6 +93,7 @@ impl Bench {
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {
+            runtime: None,
             cores: Cores::default(),
             promised: Arc::new(Mutex::new(Promised::of(&sized.budget))),
             tuned,

@@ -1,8 +1,10 @@
 //! The process that computes.
+use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -21,7 +23,8 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_engine::{LoadOptions, LoadedAdapter, LoadedModel, Placement};
 use camshaft_policy::{PolicyReplica, ReplicaUpdate};
 use camshaft_process::frames::{self, Incoming, Received};
-use camshaft_process::{confine_calls, control, make_expendable, say};
+use camshaft_process::{confine_calls, confine_files, control, make_expendable, say};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{Failure, FromWorker, HEARTBEAT, Order, Reply, Setup, ToWorker, Told};
 use crate::cache_plan::{CacheOwner, CachePlan};
@@ -86,6 +89,8 @@ fn serve() -> io::Result<()> {
     say(super::ROLE);
     make_expendable()?;
     let Some(setup) = frames::receive::<Setup>(&mut orders)? else { return Ok(()) };
+    // Before there are other threads, which would not be held to it.
+    let has_files = confine_files(&readable(&setup), &writable(&setup));
     let log = logging::start_lines(&setup.log).map_err(io::Error::other)?;
     let mut told = orders.try_clone()?;
     let loaded = load(&setup, told.try_clone()?);
@@ -94,7 +99,12 @@ fn serve() -> io::Result<()> {
         Ok(loaded) => loaded,
         Err(error) => return frames::send(&mut told, &Told::Loaded(Err(failure(&error)))),
     };
-    tracing::info!(model = setup.config.id, seccomp = has_calls, "a process computes for the model");
+    tracing::info!(
+        model = setup.config.id,
+        seccomp = has_calls,
+        landlock = has_files,
+        "a process computes for the model"
+    );
     let mut setup = setup;
     let policies = Arc::new(PolicyReplica::new(setup.code_dir.as_deref()));
     let update = setup.policies.take();
@@ -116,8 +126,9 @@ fn serve() -> io::Result<()> {
             // It takes its time, and others need not wait for it.
             Order::LoadAdapter(path) => {
                 let process = process.clone();
+                let file = descriptors.into_iter().next().map(File::from);
                 let load = move || {
-                    let loaded = process.load_adapter(&path);
+                    let loaded = process.load_adapter(&path, file);
                     // Without the server the process ends.
                     let _ = process.tell(&Told::Reply(number, loaded.map_err(|error| failure(&error))));
                 };
@@ -175,6 +186,39 @@ fn serve() -> io::Result<()> {
     process.log.flush();
     // Without static destructors: threads of libraries may still use what they destroy.
     signal_hook::low_level::exit(0);
+}
+
+/// What the process reads: its files, those beside them (parts, and what links lead to), the code of policies, the system.
+fn readable(setup: &Setup) -> Vec<PathBuf> {
+    const SYSTEM: [&str; 7] = ["/proc", "/sys", "/dev", "/usr", "/lib", "/lib64", "/etc/ld.so.cache"];
+    let config = &setup.config;
+    let files =
+        [Some(config.file_name()), config.draft_model.clone(), config.lora.clone(), std::env::current_exe().ok()];
+    let adapters = config.adapter.iter().map(|adapter| adapter.path.clone());
+    let files = files.into_iter().flatten().chain(adapters).flat_map(|file| [file.canonicalize().ok(), Some(file)]);
+    let beside = |file: PathBuf| {
+        let dir = file.parent().map(Path::to_owned)?;
+        Some(if dir.as_os_str().is_empty() { ".".into() } else { dir })
+    };
+    let dirs = files.flatten().filter_map(beside).chain(setup.code_dir.clone());
+    dirs.chain(SYSTEM.map(PathBuf::from)).collect()
+}
+
+/// Its part of the cache on disk.
+fn writable(setup: &Setup) -> Vec<PathBuf> {
+    let dir = setup.cache.dir();
+    // What cannot be made now cannot be used later, which is said then.
+    dir.inspect(|dir| _ = DirBuilder::new().recursive(true).mode(0o700).create(dir))
+        .map(Path::to_owned)
+        .into_iter()
+        .collect()
+}
+
+/// A copy of a file without a path.
+fn in_memory(mut file: File) -> io::Result<File> {
+    let mut copy = File::from(memfd_create("adapter", MemfdFlags::CLOEXEC)?);
+    io::copy(&mut file, &mut copy)?;
+    Ok(copy)
 }
 
 /// What can be made workers of, and what is compiled for its vocabulary.
@@ -237,11 +281,17 @@ impl Process {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load_adapter(&self, path: &Path) -> Result<Reply, ServerError> {
+    fn load_adapter(&self, path: &Path, file: Option<File>) -> Result<Reply, ServerError> {
         let Source::Llama { model, .. } = &self.source else {
             return Err(ServerError::internal("load an adapter", anyhow::anyhow!("the model has none")));
         };
-        let loaded = model.load_adapter(path).map_err(|error| models::from_engine(&self.setup.config, error))?;
+        // One that was configured since lies where this process may read nothing.
+        let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let copy = file.filter(|_| File::open(path).is_err_and(|error| is_closed(&error))).map(in_memory).transpose();
+        let copy = copy.map_err(|error| ServerError::internal("read an adapter", error))?;
+        let copied = copy.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
+        let loaded = model.load_adapter(copied.as_deref().unwrap_or(path));
+        let loaded = loaded.map_err(|error| models::from_engine(&self.setup.config, error))?;
         let (digest, bytes) = (loaded.digest(), loaded.bytes());
         self.adapters().push(loaded);
         Ok(Reply::Adapter(digest, bytes))

@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -217,7 +218,7 @@ impl EngineProcess {
     /// The file is no adapter of the model, or the process is gone.
     pub(crate) fn load_adapter(&self, path: &Path) -> Result<(AdapterDigest, u64), ServerError> {
         let running = self.running()?;
-        match self.ask(&running, Order::LoadAdapter(path.to_owned()), None)? {
+        match self.ask(&running, Order::LoadAdapter(path.to_owned()), opened(path))? {
             Reply::Adapter(digest, bytes) => {
                 lock(&self.adapters).files.push((digest, path.to_owned()));
                 Ok((digest, bytes))
@@ -275,7 +276,7 @@ impl EngineProcess {
         }
         let files = lock(&self.adapters).files.clone();
         for (digest, path) in &files {
-            match self.ask(&running, Order::LoadAdapter(path.clone()), None) {
+            match self.ask(&running, Order::LoadAdapter(path.clone()), opened(path)) {
                 Ok(Reply::Adapter(found, _)) if found == *digest => {}
                 other => {
                     tracing::error!(model = self.config().id, path = %path.display(), ?other, "an adapter is lost")
@@ -458,6 +459,11 @@ fn feed_policies(mut feed: Replication, running: &Weak<Running>, ended: &Receive
         }
         drop(done);
     }
+}
+
+/// For a process that may not open it. What is wrong with the file is told by who loads it.
+fn opened(path: &Path) -> Option<OwnedFd> {
+    File::open(path).ok().map(OwnedFd::from)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
