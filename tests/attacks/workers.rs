@@ -28,6 +28,12 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// Of the worker that the attack is on.
+fn state(server: &Server) -> String {
+    let page = server.admin.get("/admin/workers").json();
+    page["models"]["demo"][0]["state"].as_str().unwrap().to_owned()
+}
+
 #[test]
 fn a_process_that_computes_may_be_killed_aborted_or_stopped() {
     let row = Row::begin("the process of a model's workers killed, aborted, stopped, beside another model");
@@ -49,6 +55,10 @@ fn a_process_that_computes_may_be_killed_aborted_or_stopped() {
                 std::thread::sleep(Duration::from_millis(300));
                 let busy = before.into_iter().max_by_key(|pid| cpu(*pid)).unwrap();
                 signal(busy, sent);
+                if sent == Signal::STOP {
+                    until("who is silent is degraded before it is killed", || state(&server) == "degraded");
+                    assert_eq!(server.client.get("/readyz").status, 503);
+                }
                 assert_eq!(server.client.post(CHAT, &hello("other")).status, 200, "another model's is another process");
                 let ended: Vec<String> =
                     streams.into_iter().map(|stream| stream.join().unwrap().text().to_owned()).collect();

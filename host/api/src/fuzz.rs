@@ -111,7 +111,7 @@ impl Parsers {
         };
         let second = Duration::from_secs(1);
         let readiness = Arc::new(Readiness::new());
-        model.health.worker().up();
+        model.health.worker().ready();
         readiness.set_ready();
         let api = Api::new(ApiOptions {
             models: vec![model],

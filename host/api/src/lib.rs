@@ -29,7 +29,7 @@ pub use flow::life::{
 pub use flow::notation::markers;
 pub use flow::quota::Spent;
 pub use flow::quota::{LocalQuotas, QuotaStore};
-pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState};
+pub use flow::readiness::{Health, ModelHealth, Readiness, ServerState, WorkerState};
 pub use flow::trace;
 pub use http::access::PeerCertificates;
 pub use http::access::PublicAccess;

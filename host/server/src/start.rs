@@ -230,7 +230,8 @@ impl Starter {
         let runtime = self.runtime.clone().ok_or_else(no_runtime)?;
         let (process, policies, budget) = (process.clone(), self.policies.clone(), self.budget.clone());
         let setup = Arc::new(Mutex::new(setup));
-        let mut service = LineService { process, runtime, setup, policies, budget, _alive: beginning.alive.clone() };
+        let (health, _alive) = (gauges.health.clone(), beginning.alive.clone());
+        let mut service = LineService { process, runtime, setup, policies, budget, health, _alive };
         let (first, handle) = service.make()?;
         self.supervisor.supervise(&name, gauges, service, first)?;
         Ok(handle)

@@ -1,5 +1,6 @@
 //! Makes the server's threads, restarts the ones that panic, and ends them all in order.
 use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,6 +18,9 @@ use crate::error::ServerError;
 /// From a panic to the first restart. Each further restart waits twice as long, up to the maximum.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Incarnations in a row of which none has lasted for the maximum: from then on each waits for the maximum, so that what ends them
+/// (a model's file, a driver) does not take the machine.
+const LOOP: u32 = 8;
 
 /// Threads end stage by stage: first the ones that hand out work, then the ones that do it.
 #[derive(Debug, Clone, Copy)]
@@ -294,24 +298,45 @@ impl Supervisor {
 impl Gauges {
     fn up(&self) {
         self.up.inc();
-        self.health.up();
+        self.health.ready();
     }
 
     /// After a panic, on trial for as long as the pause before it.
     fn up_again(&self, pause: Duration) {
         self.up.inc();
-        self.health.up_again(pause);
+        self.health.ready_on_trial(pause);
     }
 
     fn down(&self) {
         self.up.dec();
-        self.health.down();
+        self.health.die();
     }
+}
+
+/// The pauses before the restarts of one service.
+#[derive(Debug, Default)]
+struct Pauses {
+    /// Restarts, and attempts, since an incarnation has lasted.
+    failures: u32,
+}
+
+impl Pauses {
+    fn next(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= LOOP { MAX_PAUSE } else { MIN_PAUSE * (1 << (self.failures - 1)) }
+    }
+}
+
+/// A pause that is up to a quarter shorter, so that those that were lost together do not come together.
+fn jittered(pause: Duration) -> Duration {
+    // A new state is random.
+    let random = RandomState::new().hash_one(()) % 256;
+    pause - pause / 1024 * u32::try_from(random).unwrap_or_default()
 }
 
 /// Runs one incarnation after the other, until one ends in order.
 fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first: S::Incarnation, stop: &Stop) {
-    let (mut incarnation, mut pause) = (first, MIN_PAUSE);
+    let (mut incarnation, mut pauses) = (first, Pauses::default());
     loop {
         let begun = Instant::now();
         let ended = catch_unwind(AssertUnwindSafe(|| service.run(&mut incarnation, stop)));
@@ -321,7 +346,7 @@ fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first:
         }
         let is_lost = ended.unwrap_or(Ending::Lost) == Ending::Lost;
         if begun.elapsed() > MAX_PAUSE {
-            pause = MIN_PAUSE;
+            pauses = Pauses::default();
         }
         // What a panic left behind may panic once more where it is dropped.
         let wanted = catch_unwind(AssertUnwindSafe(|| service.down(incarnation))).unwrap_or(true);
@@ -329,16 +354,24 @@ fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first:
             return;
         }
         let (made, handle, trial) = loop {
-            if stop.wait(pause) {
+            let trial = pauses.next();
+            if pauses.failures == LOOP {
+                tracing::error!(
+                    thread,
+                    failures = LOOP,
+                    "lost again and again: it is restarted once a minute from now on"
+                );
+            }
+            if stop.wait(jittered(trial)) {
                 return;
             }
-            let trial = pause;
-            pause = (pause * 2).min(MAX_PAUSE);
+            gauges.health.restart();
             match catch_unwind(AssertUnwindSafe(|| service.make())) {
                 Ok(Ok((made, handle))) => break (made, handle, trial),
                 Ok(Err(error)) => tracing::error!(thread, %error, "thread could not be restarted"),
                 Err(_) => tracing::error!(thread, "thread panicked while it was restarted"),
             }
+            gauges.health.die();
         };
         gauges.up_again(trial);
         gauges.restarts.inc();

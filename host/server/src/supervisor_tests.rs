@@ -53,6 +53,14 @@ impl Service for Puppet {
 }
 
 #[test]
+fn pauses_double_until_it_is_a_loop() {
+    let mut pauses = Pauses::default();
+    let all: Vec<u128> = (0..10).map(|_| pauses.next().as_millis()).collect();
+    assert_eq!(all, [100, 200, 400, 800, 1600, 3200, 6400, 60_000, 60_000, 60_000]);
+    assert!((0..100).map(|_| jittered(MAX_PAUSE)).all(|pause| (MAX_PAUSE * 3 / 4..=MAX_PAUSE).contains(&pause)));
+}
+
+#[test]
 fn a_service_that_panics_comes_back_and_is_counted() {
     let supervisor = Supervisor::new();
     let ((orders_in, orders), (told, heard)) = (bounded(4), bounded(16));

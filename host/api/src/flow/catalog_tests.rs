@@ -19,7 +19,7 @@ fn naming(id: &str) -> Naming {
 
 fn served(naming: Naming, accepts: bool) -> Entry {
     let health = ModelHealth::default();
-    health.worker().up();
+    health.worker().ready();
     let (pool, _) = crossbeam_channel::bounded(1);
     let grammars = Arc::new(GrammarStore::new(FakeEngine::info(LIMITS).vocabulary));
     let text = TextModel::local(FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), grammars.clone(), None);

@@ -19,54 +19,96 @@ pub enum ServerState {
     Draining,
 }
 
-/// The state of one worker or embedder, which the thread that runs it reports.
-#[derive(Debug, Clone, Default)]
-pub struct Health(Arc<Mutex<HealthState>>);
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum HealthState {
+/// Where a worker of any kind stands in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkerState {
+    /// It is being made, for the first time or again.
     #[default]
-    Down,
-    Up,
-    /// Restarted after a panic. It counts as healthy from then on.
-    Restarted(Instant),
+    Starting,
+    Ready,
+    /// It runs, but was restarted only just now, or has said nothing for longer than its steps take.
+    Degraded,
+    /// It ends when its requests have.
+    Draining,
+    /// It is gone. Another one comes after a pause, if the server does not end.
+    Dead,
+}
+
+/// The life of one worker, which the thread that runs it tells.
+#[derive(Debug, Clone, Default)]
+pub struct Health(Arc<Mutex<Life>>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Life {
+    state: WorkerState,
+    /// Restarted, it is on trial until then.
+    trusted: Option<Instant>,
+    restarts: u64,
 }
 
 impl Health {
     /// It runs for the first time.
-    pub fn up(&self) {
-        self.set(HealthState::Up);
+    pub fn ready(&self) {
+        self.change(|life| life.state = WorkerState::Ready);
     }
 
-    /// It runs again after a panic, and is trusted once it has run for as long as `trial`. So one that panics again and
-    /// again is never healthy.
-    pub fn up_again(&self, trial: Duration) {
-        self.set(HealthState::Restarted(Instant::now() + trial));
+    /// It ends with its last request.
+    pub fn drain(&self) {
+        self.change(|life| life.state = WorkerState::Draining);
     }
 
-    /// It is down.
-    pub fn down(&self) {
-        self.set(HealthState::Down);
+    /// It is gone.
+    pub fn die(&self) {
+        self.change(|life| life.state = WorkerState::Dead);
     }
 
+    /// Another one is being made.
+    pub fn restart(&self) {
+        self.change(|life| life.state = WorkerState::Starting);
+    }
+
+    /// It runs again, and is trusted once it has run for as long as `trial`. So one that is lost again and again is never healthy.
+    pub fn ready_on_trial(&self, trial: Duration) {
+        self.change(|life| {
+            let trusted = Some(Instant::now() + trial);
+            *life = Life { state: WorkerState::Ready, trusted, restarts: life.restarts + 1 };
+        });
+    }
+
+    /// Whether it has been silent for longer than it should, while it runs.
+    pub fn set_late(&self, is_late: bool) {
+        self.change(|life| match (life.state, is_late) {
+            (WorkerState::Ready, true) => life.state = WorkerState::Degraded,
+            (WorkerState::Degraded, false) => life.state = WorkerState::Ready,
+            _ => {}
+        });
+    }
+
+    pub fn state(&self) -> WorkerState {
+        let life = self.life();
+        let is_on_trial = life.trusted.is_some_and(|trusted| trusted > Instant::now());
+        if is_on_trial && life.state == WorkerState::Ready { WorkerState::Degraded } else { life.state }
+    }
+
+    pub fn restarts(&self) -> u64 {
+        self.life().restarts
+    }
+
+    /// Whether it takes requests.
     pub fn is_up(&self) -> bool {
-        self.get() != HealthState::Down
+        matches!(self.state(), WorkerState::Ready | WorkerState::Degraded | WorkerState::Draining)
     }
 
-    /// Whether it is up, and has not only just been restarted.
     pub fn is_healthy(&self) -> bool {
-        match self.get() {
-            HealthState::Down => false,
-            HealthState::Up => true,
-            HealthState::Restarted(trusted) => trusted <= Instant::now(),
-        }
+        matches!(self.state(), WorkerState::Ready | WorkerState::Draining)
     }
 
-    fn set(&self, state: HealthState) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    fn change(&self, change: impl FnOnce(&mut Life)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn get(&self) -> HealthState {
+    fn life(&self) -> Life {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,6 +167,11 @@ impl ModelHealth {
             Some(why) => Some(format!("the model {id} serves no more: {why}")),
             None => why_down(id, &self.workers()),
         }
+    }
+
+    /// Of its workers, in their order: their states, and how often they were restarted.
+    pub(crate) fn states(&self) -> Vec<(WorkerState, u64)> {
+        self.workers().iter().map(|health| (health.state(), health.restarts())).collect()
     }
 
     fn workers(&self) -> std::sync::MutexGuard<'_, Vec<Health>> {
@@ -292,7 +339,9 @@ fn why_down(model: &str, all: &[Health]) -> Option<String> {
     let count = all.len();
     Some(match up {
         0 => format!("nobody serves the model {model}: {count} of {count} workers are down"),
-        _ => format!("the workers of the model {model} keep failing: {up} of {count} were restarted, none has lasted"),
+        _ => format!(
+            "no worker of the model {model} is well: {up} of {count} run, restarted just now or silent for too long"
+        ),
     })
 }
 
@@ -305,8 +354,8 @@ mod tests {
         let readiness = Readiness::new();
         readiness.set_ready();
         let (model, other) = (model(&readiness, "m"), model(&readiness, "other"));
-        model.worker().up();
-        other.worker().up();
+        model.worker().ready();
+        other.worker().ready();
         model.set_damaged("why".to_owned());
         assert!(matches!(model.serves("m"), Err(FlowError::ModelDown(_))) && other.serves("other").is_ok());
         assert_eq!(why(&readiness), "the model m serves no more: why");
@@ -355,14 +404,14 @@ mod tests {
         assert!(readiness.ready().is_ok());
         let (m, embed) = (model(&readiness, "m"), model(&readiness, "embed"));
         let (first, second, other) = (m.worker(), m.worker(), embed.worker());
-        other.up();
+        other.ready();
         assert_eq!(why(&readiness), "nobody serves the model m: 2 of 2 workers are down");
-        first.up();
-        second.up();
-        first.down();
+        first.ready();
+        second.ready();
+        first.die();
         assert!(readiness.ready().is_ok(), "the other one runs");
-        second.down();
-        other.down();
+        second.die();
+        other.die();
         assert!(why(&readiness).contains("model m:") && why(&readiness).contains("model embed:"), "all of them");
         assert!(matches!(m.serves("m"), Err(FlowError::ModelDown(_))));
         assert!(readiness.admit().is_ok(), "other models are served");
@@ -374,14 +423,14 @@ mod tests {
         readiness.set_ready();
         let m = model(&readiness, "m");
         let worker = m.worker();
-        worker.up();
+        worker.ready();
         for _ in 0..3 {
-            worker.down();
-            worker.up_again(Duration::from_secs(3600));
+            worker.die();
+            worker.ready_on_trial(Duration::from_secs(3600));
             assert!(why(&readiness).contains("keep failing"), "{}", why(&readiness));
             assert!(m.serves("m").is_ok(), "what waits is served all the same");
         }
-        worker.up_again(Duration::ZERO);
+        worker.ready_on_trial(Duration::ZERO);
         assert!(readiness.ready().is_ok(), "it has lasted");
     }
 

@@ -15,6 +15,7 @@ use axum::{Extension, Json};
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{
     Hook, KvTokens, ModeError, PolicyAction, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicyStatus,
+    WorkerFacts,
 };
 use http_body_util::{BodyExt, Limited};
 use percent_encoding::percent_decode_str;
@@ -28,7 +29,7 @@ use crate::flow::api::{Api, Caller};
 use crate::flow::backend::{Backend, PolicyScan, PoolMessage, PoolSnapshot, Reloaded};
 use crate::flow::error::FlowError;
 use crate::flow::metrics::Percentiles;
-use crate::flow::readiness;
+use crate::flow::readiness::{self, WorkerState};
 use crate::http::access;
 use crate::http::error::ApiError;
 use crate::wire::echo::Shown;
@@ -228,11 +229,28 @@ async fn all_stats(api: &Api) -> Stats {
     }
 }
 
+/// One worker.
+#[derive(Debug, Serialize)]
+struct WorkerReport {
+    /// As schedulers know it; nothing while the pool does not answer.
+    #[serde(flatten)]
+    facts: Option<WorkerFacts>,
+    state: WorkerState,
+    restarts: u64,
+}
+
 /// The workers of every model.
 pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
     let (mut models, catalog) = (BTreeMap::new(), api.catalog());
     for model in catalog.models() {
-        models.insert(model.id.as_str(), snapshot(&model.backend).await.map(|queue| queue.workers));
+        let facts = snapshot(&model.backend).await.map(|queue| queue.workers).unwrap_or_default();
+        let state = |(number, (state, restarts)): (usize, _)| WorkerReport {
+            facts: facts.get(number).cloned(),
+            state,
+            restarts,
+        };
+        let workers: Vec<WorkerReport> = model.health.states().into_iter().enumerate().map(state).collect();
+        models.insert(model.id.as_str(), workers);
     }
     Json(json!({ "models": models }))
 }

@@ -291,7 +291,7 @@ fn models(family: &str, pool: &Pool) -> (Vec<Model>, Arc<Hold>) {
     let adapters = Arc::new(Adapters::of(Box::new(NamedFiles)));
     let sampling = ConfiguredSampling::default();
     let health = ModelHealth::default();
-    health.worker().up();
+    health.worker().ready();
     let FamilyName(family) = family.parse().unwrap();
     let grammars = Arc::new(GrammarStore::new(info().vocabulary));
     let text = |id: &str| {

@@ -116,7 +116,7 @@ fn model(computed: &Arc<AtomicUsize>, row_class_bytes: usize) -> Model {
     };
     let predict = PredictBackend { jobs, info, signature, computing: Arc::new(Doubles { row_class_bytes }) };
     let health = ModelHealth::default();
-    health.worker().up();
+    health.worker().ready();
     let naming = Naming::of("org/double");
     Model { id: naming.id(), naming, health, created: 1, backend: Backend::Predict(predict) }
 }

@@ -41,7 +41,7 @@ fn counting() -> EmbedJobs {
 
 fn server(rules: Rules) -> Server {
     let health = ModelHealth::default();
-    health.worker().up();
+    health.worker().ready();
     let text = text(ModelKind::Embed);
     let backend = Backend::Embed(EmbedBackend {
         text,

@@ -130,7 +130,7 @@ fn serve() -> io::Result<()> {
                 let load = move || {
                     let loaded = process.load_adapter(&path, file);
                     // Without the server the process ends.
-                    let _ = process.tell(&Told::Reply(number, loaded.map_err(|error| failure(&error))));
+                    let _ = process.tell(&Told::Reply(number, loaded));
                 };
                 Builder::new().name("adapter".to_owned()).spawn(load)?;
             }
@@ -281,17 +281,22 @@ impl Process {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load_adapter(&self, path: &Path, file: Option<File>) -> Result<Reply, ServerError> {
+    fn load_adapter(&self, path: &Path, file: Option<File>) -> Result<Reply, Failure> {
+        let internal = |error| failure(&ServerError::internal("load an adapter", error));
         let Source::Llama { model, .. } = &self.source else {
-            return Err(ServerError::internal("load an adapter", anyhow::anyhow!("the model has none")));
+            return Err(internal(anyhow::anyhow!("the model has none")));
         };
         // One that was configured since lies where this process may read nothing.
         let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         let copy = file.filter(|_| File::open(path).is_err_and(|error| is_closed(&error))).map(in_memory).transpose();
-        let copy = copy.map_err(|error| ServerError::internal("read an adapter", error))?;
-        let copied = copy.as_ref().map(|copy| PathBuf::from(format!("/proc/self/fd/{}", copy.as_raw_fd())));
-        let loaded = model.load_adapter(copied.as_deref().unwrap_or(path));
-        let loaded = loaded.map_err(|error| models::from_engine(&self.setup.config, error))?;
+        let copy = copy.map_err(|error| internal(error.into()))?;
+        let copied = copy.as_ref().map(|copy| format!("/proc/self/fd/{}", copy.as_raw_fd()));
+        let loaded = model.load_adapter(copied.as_ref().map_or(path, Path::new)).map_err(|error| {
+            let Failure { key, why } = failure(&models::from_engine(&self.setup.config, error));
+            // Whoever configured it knows it by its own path.
+            let shown = |copied: &String| why.replace(copied.as_str(), &path.display().to_string());
+            Failure { why: copied.as_ref().map(shown).unwrap_or(why), key }
+        })?;
         let (digest, bytes) = (loaded.digest(), loaded.bytes());
         self.adapters().push(loaded);
         Ok(Reply::Adapter(digest, bytes))

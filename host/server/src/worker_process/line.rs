@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use camshaft_api::Health;
 use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Events};
 use camshaft_policy::PolicyHost;
@@ -31,6 +32,9 @@ const LOOK: Duration = HEARTBEAT;
 /// How long a worker may say nothing: this, and so many of its longest steps.
 const SILENCE: Duration = Duration::from_secs(5);
 const STEPS: u32 = 20;
+/// When it is told to be late: after this, and so many of its longest steps.
+const LATE: Duration = Duration::from_secs(1);
+const LATE_STEPS: u32 = 10;
 /// Before its first step.
 const FIRST_SILENCE: Duration = Duration::from_secs(60);
 
@@ -131,6 +135,7 @@ pub(crate) struct LineService {
     pub(crate) setup: Arc<Mutex<WorkerSetup>>,
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) budget: Arc<ThreadBudget>,
+    pub(crate) health: Health,
     /// Of the model.
     pub(crate) _alive: Sender<Infallible>,
 }
@@ -184,6 +189,7 @@ impl Service for LineService {
             setup: self.setup.clone(),
             policies: self.policies.clone(),
             budget: self.budget.clone(),
+            health: self.health.clone(),
             line: worker.line.clone(),
             running: worker.running.clone(),
             delivery,
@@ -258,6 +264,7 @@ struct Listener {
     setup: Arc<Mutex<WorkerSetup>>,
     policies: Arc<PolicyHost>,
     budget: Arc<ThreadBudget>,
+    health: Health,
     line: Arc<Line>,
     running: Arc<Running>,
     delivery: Delivery,
@@ -287,7 +294,8 @@ impl Listener {
                 Ok(Received::Message(message)) => is_behind = self.take(message),
                 Ok(Received::Nothing) => {
                     is_behind = self.delivery.send_waiting();
-                    if self.is_silent() {
+                    self.health.set_late(self.is_silent_for(LATE, LATE_STEPS));
+                    if self.is_silent_for(SILENCE, STEPS) {
                         let (worker, pid) = (self.id, self.running.pid());
                         tracing::error!(%worker, pid, "a worker says nothing any more: its process is killed");
                         self.running.kill();
@@ -305,6 +313,7 @@ impl Listener {
             if !is_stopped && stop.is_set() {
                 // The pool has told it, too, unless it is behind.
                 is_stopped = true;
+                self.health.drain();
                 let _ = self.line.send(&ToWorker::Stop);
             }
         }
@@ -314,6 +323,7 @@ impl Listener {
     fn take(&mut self, message: FromWorker) -> bool {
         let FromWorker { notes, events, report, heard, is_idle, may_take_longer, took, .. } = message;
         (self.last, self.is_idle) = (Instant::now(), is_idle);
+        self.health.set_late(false);
         self.longest = self.longest.max(took);
         {
             let mut sending = self.line.lock();
@@ -365,11 +375,11 @@ impl Listener {
         }
     }
 
-    /// Whether it has said nothing for longer than it can be busy.
-    fn is_silent(&self) -> bool {
+    /// Whether it has said nothing for this and so many of its longest steps.
+    fn is_silent_for(&self, silence: Duration, steps: u32) -> bool {
         let unheard = self.line.lock().unheard_since;
         let since = if self.is_idle { unheard } else { Some(self.last) };
-        let most = if self.longest.is_zero() { FIRST_SILENCE } else { SILENCE + self.longest * STEPS };
+        let most = if self.longest.is_zero() { FIRST_SILENCE } else { silence + self.longest * steps };
         since.is_some_and(|since| since.elapsed() > most)
     }
 }
