@@ -40,7 +40,7 @@ pub(crate) fn text(bytes: &[u8]) {
 fn load(pre: &str) -> Arc<LoadedModel> {
     let demo = include_bytes!("../../config/models/demo.gguf");
     let bytes = match pre {
-        fuzz::WORD_PIECES => patched::with_word_pieces(demo, &word_pieces()),
+        fuzz::WORD_PIECES => patched::with_vocabulary(demo, "bert", &word_pieces()),
         pre => patched::with_text(demo, PRE, Some(pre).filter(|pre| !pre.is_empty())),
     };
     LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))

@@ -2,7 +2,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use camshaft_tests::{Request, Server, Setup, api_keys, demo_model, patched};
+use camshaft_tests::{Open, Request, Server, Setup, api_keys, demo_model, patched};
 use serde_json::json;
 
 use crate::{CHAT, Row};
@@ -117,7 +117,8 @@ fn regression_one_long_word_for_bert_holds_up_no_other_tenant() {
     let setup =
         Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&[("abusive", ""), ("polite", "")]));
     let path = setup.scratch.path().join("bert.gguf");
-    std::fs::write(&path, patched::with_word_pieces(&std::fs::read(demo_model()).unwrap(), &word_pieces())).unwrap();
+    std::fs::write(&path, patched::with_vocabulary(&std::fs::read(demo_model()).unwrap(), "bert", &word_pieces()))
+        .unwrap();
     let path = path.display();
     let model =
         format!("[[model]]\nid = \"bert\"\npath = \"{path}\"\nthreads = 1\nsequences = 1\ncontext-tokens = 512\n");
@@ -156,4 +157,63 @@ fn special_tokens_without_end_are_found_in_linear_time() {
     let tokens = server.client.ask("/v1/tokenize", &tokenize);
     assert_eq!(tokens["tokens"].as_array().unwrap().len(), 100_000);
     row.end("tokenized");
+}
+
+/// A map of characters as T5's vocabularies have it (`precompiled_charsmap`): a trie in an array, and texts. `q` becomes `text`;
+/// without one, what follows `q` leads outside the array.
+fn characters(text: Option<&str>) -> Vec<u8> {
+    const ROOT: u32 = 256;
+    const VALUE: u32 = 16;
+    const OUTSIDE: u32 = 0x1f_ffff;
+    const LEAF: u32 = 1 << 8;
+    let letter = u32::from(b'q');
+    let mut nodes = vec![0_u32; 512];
+    nodes[0] = ROOT << 10;
+    // A leaf's value is where its base leads to.
+    let (base, leaf) = if text.is_some() { (ROOT ^ letter ^ VALUE, LEAF) } else { (OUTSIDE, 0) };
+    nodes[(ROOT ^ letter) as usize] = base << 10 | leaf | letter;
+    let nodes: Vec<u8> = nodes.into_iter().flat_map(u32::to_le_bytes).collect();
+    [&(nodes.len() as u32).to_le_bytes()[..], &nodes, text.unwrap_or("x").as_bytes(), b"\0"].concat()
+}
+
+#[test]
+fn vocabularies_that_lead_astray_cost_nobody_but_whoever_asks_for_them() {
+    let row = Row::begin("vocabularies of kinds rwkv and t5 on which llama.cpp loops, throws, or takes gigabytes");
+    let demo = std::fs::read(demo_model()).unwrap();
+    // "z" only begins a token. (Tokens of this kind are written with escapes.)
+    let bytes = (1..=u8::MAX).filter(|byte| ![b'z', b'\\'].contains(byte)).map(|byte| vec![byte]);
+    let tokens: Vec<Vec<u8>> = bytes.chain([b"zz".to_vec()]).collect();
+    let t5 = |text: Option<&str>| {
+        let gguf = patched::with_vocabulary(&demo, "t5", &word_pieces());
+        patched::with_new_bytes(&gguf, "tokenizer.ggml.precompiled_charsmap", &characters(text))
+    };
+    let long = "x".repeat(60_000);
+    let models = [
+        ("loops", patched::with_vocabulary(&demo, "rwkv", &tokens), "z!".to_owned()),
+        ("throws", t5(None), "qa".to_owned()),
+        ("grows", t5(Some(&long)), "q".repeat(2000)),
+    ];
+    let setup = Setup::new();
+    let mut config = String::from("[cache]\nram = \"16MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 2\n");
+    for (id, gguf, ..) in &models {
+        let path = setup.scratch.path().join(format!("{id}.gguf"));
+        std::fs::write(&path, gguf).unwrap();
+        let more = "threads = 1\nsequences = 1\ncontext-tokens = 512";
+        writeln!(config, "[[model]]\nid = \"{id}\"\npath = {path:?}\n{more}").unwrap();
+    }
+    let mut server = setup.config(&config).start();
+    for (id, _, text) in &models {
+        let hostile = Request::post(TOKENIZE, &json!({"model": id, "text": text}));
+        let asked = server.client.begin(&hostile);
+        // Nobody waits for what this one began.
+        drop(server.client.begin(&hostile));
+        let hello = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
+        assert_eq!(server.client.post(CHAT, &hello).status, 200);
+        let answer = Open::read(asked).expect("it is answered").response();
+        assert!([400, 503].contains(&answer.status), "{id}: {} {}", answer.status, answer.text());
+        let answer = server.client.post(TOKENIZE, &json!({"model": id, "text": "abc"}));
+        assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+        server.assert_runs();
+    }
+    row.end("each of them was answered, and others meanwhile");
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 /// Alignment of the tensors in a GGUF file that names none.
 const ALIGNMENT: usize = 32;
+const BYTE: u32 = 0;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 /// Control tokens at the start of the demo model's vocabulary.
@@ -32,19 +33,29 @@ pub fn with_text(gguf: &[u8], key: &str, value: Option<&str>) -> Vec<u8> {
 /// `gguf` with one more key, whose value is a text.
 #[allow(dead_code)]
 pub fn with_new_text(gguf: &[u8], key: &str, value: &str) -> Vec<u8> {
-    let entry = [&text(key)[..], &STRING.to_le_bytes(), &text(value)].concat();
-    let mut patched = replaced(gguf, KEYS + 8..KEYS + 8, &entry);
+    with_entry(gguf, &[&text(key)[..], &STRING.to_le_bytes(), &text(value)].concat())
+}
+
+/// The same with bytes.
+#[allow(dead_code)]
+pub fn with_new_bytes(gguf: &[u8], key: &str, value: &[u8]) -> Vec<u8> {
+    let array = [ARRAY.to_le_bytes(), BYTE.to_le_bytes()].concat();
+    with_entry(gguf, &[&text(key)[..], &array, &(value.len() as u64).to_le_bytes(), value].concat())
+}
+
+fn with_entry(gguf: &[u8], entry: &[u8]) -> Vec<u8> {
+    let mut patched = replaced(gguf, KEYS + 8..KEYS + 8, entry);
     let keys = number(&patched, KEYS) as u64 + 1;
     patched[KEYS..KEYS + 8].copy_from_slice(&keys.to_le_bytes());
     patched
 }
 
-/// `gguf` with the vocabulary of a BERT model: its special tokens, then `tokens`, then some that no text spells.
+/// `gguf` with the vocabulary of another kind of model: its special tokens, then `tokens`, then some that no text spells.
 ///
 /// # Panics
 /// The file has no vocabulary, or a smaller one.
 #[allow(dead_code)]
-pub fn with_word_pieces(gguf: &[u8], tokens: &[Vec<u8>]) -> Vec<u8> {
+pub fn with_vocabulary(gguf: &[u8], kind: &str, tokens: &[Vec<u8>]) -> Vec<u8> {
     let key = "tokenizer.ggml.tokens";
     let entry = [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &ARRAY.to_le_bytes(), &STRING.to_le_bytes()];
     let entry = entry.concat();
@@ -65,7 +76,7 @@ pub fn with_word_pieces(gguf: &[u8], tokens: &[Vec<u8>]) -> Vec<u8> {
     assert!(count >= SPECIALS + tokens.len(), "{count} tokens in all");
     let strings = all.iter().flat_map(|token| [&(token.len() as u64).to_le_bytes()[..], token].concat());
     let entry = entry.iter().copied().chain((count as u64).to_le_bytes()).chain(strings).collect::<Vec<u8>>();
-    with_text(&replaced(gguf, start..end, &entry), "tokenizer.ggml.model", Some("bert"))
+    with_text(&replaced(gguf, start..end, &entry), "tokenizer.ggml.model", Some(kind))
 }
 
 /// `gguf` with another key and value in place of those at `range`.

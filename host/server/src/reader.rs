@@ -18,7 +18,7 @@ use camshaft_reader::TemplateSource;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{FamilyKey, IsolationKey, ModelConfig};
-use crate::error::ServerError;
+use crate::error::{ModelProblem, ServerError};
 use crate::own_program::has_roles;
 pub(crate) use child::run;
 use host::ReaderProcess;
@@ -71,6 +71,7 @@ pub(crate) fn start(
     let setup = child::Setup { origin, template: TemplateSource::of(&info) };
     let markers = camshaft_api::markers(family, &info);
     let reader = ReaderProcess::start(&config.id, setup, markers, info.vocabulary.digest());
-    let reader = reader.map_err(|error| ServerError::internal("start the process that reads for a model", error))?;
+    let why = |error| ModelProblem::Process(format!("no process reads for it: {error}"));
+    let reader = reader.map_err(|error| ServerError::model(&config.id, &config.origins, "path", why(error)))?;
     Ok(TextModel { info, reader: Arc::new(reader) })
 }

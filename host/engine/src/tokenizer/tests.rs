@@ -127,7 +127,7 @@ fn demo() -> Vec<u8> {
 
 /// The demo model as one of BERT's kind with such tokens.
 fn wordpiece(tokens: &[Vec<u8>]) -> Arc<LoadedModel> {
-    let bytes = patched::with_word_pieces(&demo(), tokens);
+    let bytes = patched::with_vocabulary(&demo(), "bert", tokens);
     let model = LoadedModel::from_bytes("bert", &bytes, &LoadOptions::default()).unwrap();
     assert!(!model.encoder.leaves_texts_to_llama());
     model
