@@ -1,4 +1,4 @@
-//! Bounds of everything that comes from outside. docs/limits.md has a row for each.
+//! Bounds of everything that comes from outside.
 
 /// Bytes of one file of a model.
 pub(crate) const FILE_BYTES: u64 = 4 << 40;
