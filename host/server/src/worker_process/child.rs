@@ -204,14 +204,12 @@ fn readable(setup: &Setup) -> Vec<PathBuf> {
     dirs.chain(SYSTEM.map(PathBuf::from)).collect()
 }
 
-/// Its part of the cache on disk.
+/// Its part of the cache on disk, and the names of its threads.
 fn writable(setup: &Setup) -> Vec<PathBuf> {
     let dir = setup.cache.dir();
     // What cannot be made now cannot be used later, which is said then.
-    dir.inspect(|dir| _ = DirBuilder::new().recursive(true).mode(0o700).create(dir))
-        .map(Path::to_owned)
-        .into_iter()
-        .collect()
+    let dir = dir.inspect(|dir| _ = DirBuilder::new().recursive(true).mode(0o700).create(dir)).map(Path::to_owned);
+    dir.into_iter().chain([PathBuf::from("/proc/self/task")]).collect()
 }
 
 /// A copy of a file without a path.
