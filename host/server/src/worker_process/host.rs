@@ -20,7 +20,7 @@ use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_engine::ModelOutline;
 use camshaft_policy::{PolicyHost, Replication};
 use camshaft_process::{frames, spawn};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 
@@ -38,6 +38,9 @@ use crate::weights::{Weights, WeightsSource};
 
 /// How long an answer may take before the process is asked whether it still hears, and that one.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Orders that wait until the process takes them.
+const ORDERS: usize = 4096;
 
 /// What a process is started with, each time.
 pub(crate) struct ProcessSetup {
@@ -140,13 +143,13 @@ impl Running {
     /// Nobody answers where the process is gone.
     fn give(&self, order: Order, with: Option<OwnedFd>) -> Receiver<Result<Reply, Failure>> {
         let (answer, answered) = bounded(1);
-        let _ = self.orders.send(Given { order, with, answer: Some(answer) });
+        let _ = self.orders.send_timeout(Given { order, with, answer: Some(answer) }, PATIENCE);
         answered
     }
 
-    /// What needs no answer. A process that is gone need not know.
+    /// What needs no answer. A process that is gone need not know, nor one that takes nothing any more: whoever asks it kills it.
     fn tell(&self, order: Order) {
-        let _ = self.orders.send(Given { order, with: None, answer: None });
+        let _ = self.orders.try_send(Given { order, with: None, answer: None });
     }
 
     /// Ends the process at once.
@@ -352,7 +355,7 @@ impl Keeper {
         };
         let introduced = self.introduce(&control, setup).unwrap_or_else(|error| Err(failed(error)));
         let begun = introduced.and_then(|sha256| {
-            let (orders, given) = unbounded();
+            let (orders, given) = bounded(ORDERS);
             let running = Arc::new(Running {
                 orders,
                 waiting: Mutex::default(),
