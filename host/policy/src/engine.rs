@@ -166,9 +166,13 @@ impl Clock {
     fn taken(&self) -> Option<(Duration, Duration)> {
         let shortest = self.shortest.swap(u64::MAX, Ordering::SeqCst);
         let longest = self.longest.swap(0, Ordering::SeqCst);
-        // One may be told in between: it is taken for the other, too.
-        let is_told = shortest < u64::MAX || longest > 0;
-        is_told.then(|| (Duration::from_nanos(shortest.min(longest)), Duration::from_nanos(longest.max(shortest))))
+        // A call may have told one of the two so far, which is taken for the other.
+        let (shortest, longest) = match (shortest, longest) {
+            (u64::MAX, 0) => return None,
+            (u64::MAX, longest) => (longest, longest),
+            (shortest, longest) => (shortest, longest.max(shortest)),
+        };
+        Some((Duration::from_nanos(shortest), Duration::from_nanos(longest)))
     }
 
     /// Waits until a call begins.
@@ -242,5 +246,41 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than anything takes that has to happen.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn regression_a_call_that_has_told_half_of_its_deadline_does_not_last_for_ever() {
+        let (clock, second) = (Clock::default(), Duration::from_secs(1));
+        clock.longest.store(1_000_000_000, Ordering::SeqCst);
+        assert_eq!(clock.taken(), Some((second, second)));
+        clock.shortest.store(1_000_000_000, Ordering::SeqCst);
+        assert_eq!(clock.taken(), Some((second, second)));
+        assert_eq!(clock.taken(), None);
+    }
+
+    #[test]
+    fn the_clock_sleeps_while_no_call_runs() {
+        let clock = Arc::new(Clock::default());
+        let mut ticker = Ticker::start(std::iter::empty(), &clock).unwrap();
+        let until_it_sleeps = || {
+            let begun = Instant::now();
+            while !clock.sleeps.load(Ordering::SeqCst) {
+                assert!(begun.elapsed() < PATIENCE, "it goes on");
+                std::thread::sleep(TICK);
+            }
+        };
+        until_it_sleeps();
+        clock.arm(TICK);
+        until_it_sleeps();
+        assert_eq!(clock.taken(), None, "it has taken what it was woken for");
+        ticker.stop();
     }
 }

@@ -245,7 +245,7 @@ pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
     for model in catalog.models() {
         let facts = snapshot(&model.backend).await.map(|queue| queue.workers).unwrap_or_default();
         let state = |(number, (state, restarts)): (usize, _)| WorkerReport {
-            facts: facts.get(number).cloned(),
+            facts: facts.iter().find(|one| one.worker.0 as usize == number).cloned(),
             state,
             restarts,
         };

@@ -195,7 +195,9 @@ fn readable(setup: &Setup) -> Vec<PathBuf> {
     let files =
         [Some(config.file_name()), config.draft_model.clone(), config.lora.clone(), std::env::current_exe().ok()];
     let adapters = config.adapter.iter().map(|adapter| adapter.path.clone());
-    let files = files.into_iter().flatten().chain(adapters).flat_map(|file| [file.canonicalize().ok(), Some(file)]);
+    // Models that are built in have no file.
+    let files = files.into_iter().flatten().chain(adapters).filter(|file| file.exists());
+    let files = files.flat_map(|file| [file.canonicalize().ok(), Some(file)]);
     let beside = |file: PathBuf| {
         let dir = file.parent().map(Path::to_owned)?;
         Some(if dir.as_os_str().is_empty() { ".".into() } else { dir })
