@@ -363,7 +363,7 @@ fn shows_a_progress_bar_of_loading_on_a_terminal_only() {
     let _ = File::from(ours).read_to_end(&mut drawn);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let drawn = String::from_utf8_lossy(&drawn);
-    assert!(drawn.contains("model demo: checking [") && drawn.contains(" %"), "{drawn:?}");
+    assert!(drawn.contains("model demo: loading  [") && drawn.contains(" %"), "{drawn:?}");
     assert!(!drawn.trim_end().ends_with('%'), "it is gone at the end: {drawn:?}");
 
     let path = demo_model().to_string_lossy().into_owned();
@@ -398,16 +398,19 @@ fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
         let setup = chosen.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
         let server = setup.start();
         assert!(!server.answer("Hello!").is_empty());
-        let of = |file: &str| {
-            let text = std::fs::read_to_string(format!("/proc/{}/{file}", server.pid().as_raw_nonzero())).unwrap();
+        let [process] = server.processes(&["worker"])[..] else { panic!("one process computes") };
+        let read = |pid: i32, file: &str| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
             text.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>()
         };
-        let mut waits: Vec<String> =
-            of("environ").into_iter().filter(|line| line.starts_with("GOMP_") || line.starts_with("OMP_")).collect();
+        let variables = read(process, "environ");
+        let is_of_threads = |line: &&String| line.starts_with("GOMP_") || line.starts_with("OMP_");
+        let mut waits: Vec<String> = variables.iter().filter(is_of_threads).cloned().collect();
         waits.sort();
         assert_eq!(waits, expected);
         // Else its allocator takes a GiB of addresses, and bounded processes would be allowed that for nothing.
-        assert!(of("environ").contains(&"MIMALLOC_ARENA_RESERVE=32M".to_owned()));
+        assert!(variables.contains(&"MIMALLOC_ARENA_RESERVE=32M".to_owned()));
+        let of = |file: &str| read(server.pid().as_raw_nonzero().get(), file);
         assert_eq!(of("comm"), ["camshaft\n"], "it is found by its name");
         let command = of("cmdline");
         assert!(command[0].ends_with("camshaft") && command[1] == "serve" && command.len() > 2, "{command:?}");

@@ -4,6 +4,8 @@ pub mod fake;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::Token;
 use crate::jobs::{BatchLimits, BatchModel, Input, InputError};
 
@@ -30,7 +32,7 @@ pub fn no_vector() -> InputError {
 }
 
 /// Limits of an embedder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedderLimits {
     /// Maximum tokens of a batch.
     pub batch_tokens: u32,

@@ -39,7 +39,7 @@ impl fmt::Display for ModelKind {
 }
 
 /// Facts about a loaded model that reads texts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// From the model's metadata (`general.name`), or the file's stem.
     pub name: String,
@@ -83,7 +83,7 @@ impl ModelInfo {
 }
 
 /// Tokens around the parts of a text in whose middle something is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InfillTokens {
     /// Before what comes first.
     pub prefix: Token,
@@ -203,7 +203,7 @@ impl Batch {
 }
 
 /// Why a step could not be decoded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum EngineError {
     /// The batch exceeds a limit of the engine. The engine decoded nothing.
     #[error("batch refused: {0}")]
@@ -279,7 +279,7 @@ pub struct SavedPart<'a> {
 }
 
 /// How KV entries of one sequence can serve another, or the same one later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reuse {
     /// Any range of positions can be shared, saved and restored.
     Ranges,

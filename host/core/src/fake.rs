@@ -30,6 +30,8 @@ pub struct FakeEngine {
     rows: Vec<Vec<f32>>,
     /// `decode` succeeds this many times more, and then fails once.
     pub fail_in: Option<u32>,
+    /// `decode` panics.
+    pub panics: bool,
     /// Logit of the end token. Letters have logits between 0 and 10.
     pub end_logit: f32,
     /// Number of tokens decoded so far.
@@ -87,6 +89,7 @@ impl FakeEngine {
             next_entry: 0,
             rows: Vec::new(),
             fail_in: None,
+            panics: false,
             end_logit: 5.0,
             decoded: 0,
             saved: Arc::default(),
@@ -166,6 +169,7 @@ impl Engine for FakeEngine {
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        assert!(!self.panics, "as the test asked");
         if batch.is_empty() || batch.len() > self.limits.batch_tokens as usize {
             return Err(EngineError::BadBatch(format!("{} tokens", batch.len())));
         }

@@ -5,6 +5,8 @@ pub mod queue;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::EngineError;
 
 /// What a model computes: it may share a batch with inputs of other requests.
@@ -33,6 +35,11 @@ pub trait BatchModel {
         let _ = threads;
     }
 
+    /// Whether it computes nothing any more, so that another one is to be made. What it failed at last is lost with it.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Computes a batch. Returns one output per input, or why the model gave none for this one.
     ///
     /// # Errors
@@ -44,7 +51,7 @@ pub trait BatchModel {
 pub type Computed<O> = Result<O, InputError>;
 
 /// Why a model gave nothing for an input of a batch that it computed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum InputError {
     /// What is in the input is at fault.
     #[error("the model cannot compute this input: {0}")]
@@ -54,7 +61,7 @@ pub enum InputError {
 }
 
 /// Bounds of batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchLimits {
     /// Maximum size of a batch of several inputs, see [`Input::size`]. One alone may be larger.
     pub size: u32,

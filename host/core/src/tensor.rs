@@ -1,4 +1,5 @@
 //! Tensors as requests and models exchange them: plain data, and what a model says of those it takes.
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,12 +81,31 @@ impl fmt::Display for Datatype {
 }
 
 /// Numbers in the order of rows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Untested")]
 pub struct Tensor {
     datatype: Datatype,
     shape: Vec<usize>,
     /// Little-endian. Of a `Bool`, each is 0 or 1.
+    #[serde(with = "serde_bytes")]
     bytes: Vec<u8>,
+}
+
+/// What comes from another process.
+#[derive(Deserialize)]
+struct Untested {
+    datatype: Datatype,
+    shape: Vec<usize>,
+    #[serde(with = "serde_bytes")]
+    bytes: Vec<u8>,
+}
+
+impl TryFrom<Untested> for Tensor {
+    type Error = BadTensor;
+
+    fn try_from(Untested { datatype, shape, bytes }: Untested) -> Result<Self, BadTensor> {
+        Self::new(datatype, shape, bytes)
+    }
 }
 
 /// Bytes are not those of a tensor.
@@ -278,7 +298,7 @@ fn read(datatype: Datatype, bytes: &[u8]) -> Number {
 }
 
 /// A class that a model finds likely.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Class {
     pub label: Arc<str>,
     /// Its place among the classes.
@@ -287,7 +307,7 @@ pub struct Class {
 }
 
 /// What a model made of a request's tensors.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     pub tensors: Vec<Tensor>,
     /// Of a model that classifies: the best classes of each row, the best one first.
@@ -297,7 +317,7 @@ pub struct Predicted {
 }
 
 /// The length of an axis of the tensors that a model takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Axis {
     Fixed(usize),
     /// Any length, but the same for all axes of this name.
@@ -305,7 +325,7 @@ pub enum Axis {
 }
 
 /// A tensor that a model takes or gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorSpec {
     pub name: String,
     pub datatype: Datatype,
@@ -324,7 +344,7 @@ impl TensorSpec {
 }
 
 /// What a model takes and gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     pub inputs: Vec<TensorSpec>,
     pub outputs: Vec<TensorSpec>,
@@ -335,7 +355,7 @@ pub struct Signature {
 }
 
 /// An input that says with 1 which numbers of the others are real. A request without it has ones, as all that clients send is real.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaskInput {
     /// Its place among the inputs.
     pub input: usize,
@@ -433,13 +453,13 @@ pub trait Computing: fmt::Debug + Send + Sync {
         0
     }
     /// What computes it since the device failed that it was loaded for.
-    fn fallback(&self) -> Option<&'static str> {
+    fn fallback(&self) -> Option<Cow<'static, str>> {
         None
     }
 }
 
 /// What a request asks a model to compute: a tensor for each input, and how many rows they have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     pub tensors: Arc<[Tensor]>,
     pub rows: u32,

@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::ids::Token;
@@ -15,12 +16,14 @@ const MAX_CACHED_LOOKUPS: usize = 1024;
 pub type Offsets = (u32, u32);
 
 /// The tokens of a model. Immutable after load; all threads share it.
+#[derive(Serialize, Deserialize)]
 pub struct Vocabulary {
     /// The bytes of all tokens, concatenated.
     bytes: Vec<u8>,
     /// The bytes of token `i` are `bytes[ends[i-1]..ends[i]]`.
     ends: Vec<u32>,
     end_tokens: Vec<Token>,
+    #[serde(skip)]
     lookups: Mutex<HashMap<LookupKey, Arc<[Token]>>>,
 }
 

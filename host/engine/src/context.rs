@@ -138,7 +138,7 @@ impl LlamaEngine {
     /// KV entries cannot be stored so, or llama.cpp cannot make one, usually because there is not enough memory for the KV
     /// cache.
     pub fn new(model: &Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
-        model.takes_kv_type(options.kv_type)?;
+        model.outline().takes_kv_type(options.kv_type)?;
         let threads = options.threads.max(1) as i32;
         let kv_type = match options.kv_type {
             KvType::F16 => sys::GGML_TYPE_F16,

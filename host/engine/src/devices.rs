@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use llama_cpp_sys_2 as sys;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::backend;
 use crate::error::EngineLoadError;
@@ -28,7 +29,7 @@ pub struct Device {
 }
 
 /// The layers of a model that lie on devices, and how they divide them.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Offload {
     /// The output layer, and as many others, from the last on.
     pub layers: u32,

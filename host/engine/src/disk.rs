@@ -13,6 +13,7 @@ mod room;
 mod writer;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -122,12 +123,12 @@ impl DiskTier {
         Self::open_with(options, MAX_DATA_FILE_BYTES.min(options.capacity_bytes / MIN_DATA_FILES))
     }
 
-    /// Whether [`DiskTier::open`] would find its directory usable. Leaves nothing behind.
+    /// Whether [`DiskTier::open`] would find a directory usable. Leaves nothing behind.
     ///
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
-    pub fn check(options: &DiskOptions) -> Result<(), DiskError> {
-        SegmentDirectory::check(&options.room.dir().join(options.layout.directory()))
+    pub fn check(path: &Path) -> Result<(), DiskError> {
+        SegmentDirectory::check(path)
     }
 
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {

@@ -1,9 +1,13 @@
-//! What a model takes of memory, by its metadata.
+//! What a model's metadata says of it, and of the memory that it takes.
+use camshaft_core::engine::ModelInfo;
+use serde::{Deserialize, Serialize};
+
 use crate::context::KvType;
 use crate::embedder::MAX_INPUTS;
 use crate::error::EngineLoadError;
+use crate::gguf::LayerLists;
 use crate::kind::Traits;
-use crate::load::LoadedModel;
+use crate::model::Model;
 
 /// Numbers of 32 bits that a layer's intermediate results take for each token, in widths of the model.
 const WIDTHS: u64 = 10;
@@ -27,12 +31,59 @@ impl KvType {
     }
 }
 
-impl LoadedModel {
+/// What a model's file says of it: all that is known without its weights.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ModelOutline {
+    pub info: ModelInfo,
+    /// Layers that can be given to devices: all, and the one that makes logits of the last one's results.
+    pub layers: u32,
+    heads: u64,
+    is_recurrent: bool,
+    /// It attends in both directions.
+    encodes: bool,
+    takes_flash: bool,
+    shape: Shape,
+}
+
+/// By which another process tells whether it has loaded the same model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelMark {
+    parameters: u64,
+    weight_bytes: u64,
+    trained_context_tokens: u32,
+    layers: u32,
+    vocabulary: [u8; 32],
+}
+
+impl ModelOutline {
+    pub(crate) fn of(model: &Model, lists: &LayerLists, info: ModelInfo) -> Self {
+        let traits = Traits::of(model);
+        Self {
+            layers: model.layers().saturating_add(1),
+            heads: u64::from(model.heads()),
+            is_recurrent: model.is_recurrent(),
+            encodes: traits.encodes,
+            takes_flash: traits.takes_flash(),
+            shape: Shape::of(model, lists),
+            info,
+        }
+    }
+
+    pub fn mark(&self) -> ModelMark {
+        ModelMark {
+            parameters: self.info.parameters,
+            weight_bytes: self.info.weight_bytes,
+            trained_context_tokens: self.info.trained_context_tokens,
+            layers: self.layers,
+            vocabulary: self.info.vocabulary.digest(),
+        }
+    }
+
     /// Bytes of the KV entries of one token, in all layers. Rather too high than too low: layers with a sliding window are
     /// counted as if they kept everything.
     pub fn kv_token_bytes(&self, kv_type: KvType) -> u64 {
         let (bytes, numbers) = kv_type.block();
-        kv_numbers(&Shape::of(self)).saturating_mul(bytes).div_ceil(numbers)
+        kv_numbers(&self.shape).saturating_mul(bytes).div_ceil(numbers)
     }
 
     /// Checks that entries can be stored so: a block of numbers lies in one head.
@@ -40,9 +91,9 @@ impl LoadedModel {
     /// # Errors
     /// The width of a head that the block does not divide.
     pub fn takes_kv_type(&self, kv_type: KvType) -> Result<(), EngineLoadError> {
-        let ((_, block), shape) = (kv_type.block(), Shape::of(self));
+        let (_, block) = kv_type.block();
         let bad = |width| EngineLoadError::KvType { kv_type: kv_type.as_str(), block, width };
-        [shape.key_width, shape.value_width]
+        [self.shape.key_width, self.shape.value_width]
             .into_iter()
             .find(|width| width % block != 0)
             .map_or(Ok(()), |width| Err(bad(width)))
@@ -51,43 +102,39 @@ impl LoadedModel {
     /// Bytes of the embeddings of tokens, which stay in the host's memory, wherever the layers are. Estimated: as if all weights
     /// had as many bits.
     pub fn input_weight_bytes(&self) -> u64 {
-        let (shape, info) = (Shape::of(self), self.info());
-        let numbers = u128::from(shape.vocabulary) * u128::from(shape.width);
-        let bytes = numbers * u128::from(info.weight_bytes) / u128::from(info.parameters.max(1));
-        u64::try_from(bytes).unwrap_or(u64::MAX).min(info.weight_bytes)
+        let numbers = u128::from(self.shape.vocabulary) * u128::from(self.shape.width);
+        let bytes = numbers * u128::from(self.info.weight_bytes) / u128::from(self.info.parameters.max(1));
+        u64::try_from(bytes).unwrap_or(u64::MAX).min(self.info.weight_bytes)
     }
 
     /// Bytes of the state that recurrent layers keep for a sequence, however long it is. Rather too high than too low: where the
     /// metadata does not say which layers are recurrent, all are counted.
     pub fn sequence_bytes(&self) -> u64 {
-        if !self.model.is_recurrent() {
+        if !self.is_recurrent {
             return 0;
         }
-        let (shape, heads) = (Shape::of(self), u64::from(self.model.heads()));
-        state_numbers(&shape, heads).saturating_mul(STATE_NUMBER)
+        state_numbers(&self.shape, self.heads).saturating_mul(STATE_NUMBER)
     }
 
     /// Bytes of the buffers that a batch needs for each of its tokens, estimated: logits, intermediate results, mask.
     pub fn batch_token_bytes(&self) -> u64 {
-        let shape = Shape::of(self);
-        let mask = MASK_BYTES * u64::from(self.info().trained_context_tokens).min(MASK_TOKENS);
-        shape.results().saturating_add(shape.vocabulary).saturating_mul(4).saturating_add(mask)
+        let mask = MASK_BYTES * u64::from(self.info.trained_context_tokens).min(MASK_TOKENS);
+        self.shape.results().saturating_add(self.shape.vocabulary).saturating_mul(4).saturating_add(mask)
     }
 
     /// The same for a batch that embeds, which has up to `batch` tokens, or as many as one input, which has up to `longest`. A
     /// decoder makes logits of every token, which are kept, too, and has KV entries. `flash`: with flash attention, where the
     /// model can have it.
     pub fn input_token_bytes(&self, longest: u32, batch: u32, flash: bool) -> u64 {
-        let (shape, traits) = (Shape::of(self), Traits::of(&self.model));
         // All inputs of a batch have one mask, and without flash attention a score for each head.
-        let others = u64::from(self.info().trained_context_tokens.min(longest).max(batch));
-        let scores = if flash && traits.takes_flash() { 0 } else { 4 * u64::from(self.model.heads()) };
-        let of_kind = match traits.encodes {
+        let others = u64::from(self.info.trained_context_tokens.min(longest).max(batch));
+        let scores = if flash && self.takes_flash { 0 } else { 4 * self.heads };
+        let of_kind = match self.encodes {
             // Keys and values of a layer, in 32 bits.
-            true => shape.kv_numbers().saturating_mul(4),
-            false => shape.vocabulary.saturating_mul(8).saturating_add(self.kv_token_bytes(KvType::F16)),
+            true => self.shape.kv_numbers().saturating_mul(4),
+            false => self.shape.vocabulary.saturating_mul(8).saturating_add(self.kv_token_bytes(KvType::F16)),
         };
-        let results = shape.results().saturating_mul(4);
+        let results = self.shape.results().saturating_mul(4);
         results.saturating_add(of_kind).saturating_add((MASK_BYTES + scores).saturating_mul(others))
     }
 
@@ -98,7 +145,7 @@ impl LoadedModel {
 }
 
 /// The numbers in the metadata that sizes follow from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Shape {
     /// KV heads of each layer; recurrent layers have none.
     kv_heads: Vec<u64>,
@@ -113,7 +160,7 @@ struct Shape {
 }
 
 /// What the state of a recurrent layer follows from; 0: the model has no such layers, or the number does not matter to them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Recurrent {
     /// RWKV (Peng et al. 2023).
     wkv_head: u64,
@@ -167,7 +214,7 @@ impl Shape {
         heads.saturating_mul(self.key_width.saturating_add(self.value_width))
     }
 
-    fn of(LoadedModel { model, lists, .. }: &LoadedModel) -> Self {
+    fn of(model: &Model, lists: &LayerLists) -> Self {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         let value = |key: &str| {
             let key = format!("{architecture}.{key}");

@@ -22,9 +22,9 @@ use crate::defaults;
 use crate::devices::{Lost, Offload};
 use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
-use crate::gguf::{Header, LayerLists};
+use crate::footprint::ModelOutline;
+use crate::gguf::Header;
 use crate::kind::Traits;
-use crate::mapped::MappedFile;
 use crate::model::{Lora, Model};
 use crate::parts::ModelFiles;
 use crate::vocab::Vocab;
@@ -50,7 +50,7 @@ pub struct LoadOptions {
 }
 
 /// Where weights are loaded to.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub enum Placement {
     /// The memory of the host, and no device is used.
     #[default]
@@ -91,34 +91,16 @@ pub struct LoadedModel {
     shelf: AdapterShelf,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) encoder: Encoder,
-    /// Of its metadata.
-    pub(crate) lists: LayerLists,
     identity: Option<String>,
-    info: ModelInfo,
-    /// None if the weights are in memory.
-    mapped: Vec<Arc<MappedFile>>,
+    outline: ModelOutline,
     /// `None`: it uses no device.
     lost: Option<Lost>,
-    /// As many were to be there.
-    device_layers: u32,
-    /// False: only metadata is there.
-    is_loaded: bool,
 }
 
 impl fmt::Debug for LoadedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoadedModel").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("LoadedModel").field("info", self.info()).finish_non_exhaustive()
     }
-}
-
-/// What is told of a model without its weights.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelOutline {
-    parameters: u64,
-    weight_bytes: u64,
-    trained_context_tokens: u32,
-    layers: u32,
-    vocabulary: [u8; 32],
 }
 
 impl LoadedModel {
@@ -129,7 +111,7 @@ impl LoadedModel {
     /// A file is missing, truncated, corrupt, has another digest or is replaced meanwhile, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self::load(path, path, &stem, options, !options.copy).map(Arc::new)
+        Self::load(path, path, &stem, options).map(Arc::new)
     }
 
     /// Loads a GGUF file that is in memory, for which llama.cpp needs a path. No disk is written to, so nothing stays behind.
@@ -140,20 +122,12 @@ impl LoadedModel {
         let file = in_memory(name, bytes).map_err(EngineLoadError::Unpack)?;
         // llama.cpp maps the file, which outlives its descriptor.
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Self::load(&path, Path::new(name), name, options, false).map(Arc::new)
+        Self::load(&path, Path::new(name), name, options).map(Arc::new)
     }
 
-    fn load(
-        path: &Path,
-        shown: &Path,
-        stem: &str,
-        options: &LoadOptions,
-        watch: bool,
-    ) -> Result<Self, EngineLoadError> {
+    fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
         let (mut files, Header { tokenizer, lists, adapter: keys, tensors, .. }) = ModelFiles::open(path, shown)?;
         let shelf = AdapterShelf::new(keys, tensors);
-        // Before loading, so that no change is missed.
-        let mapped = if watch { files.mapped()? } else { Vec::new() };
         // Weights that are only looked at are read when they are loaded.
         let wanted = options.verify_sha256.as_ref().filter(|_| options.placement != Placement::Nowhere);
         let sha256 = (options.digest || wanted.is_some()).then(|| files.digest()).transpose()?;
@@ -188,18 +162,18 @@ impl LoadedModel {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
         let encoder = Encoder::new(&model, info.vocabulary.clone(), &tokenizer).map_err(bad)?;
-        let device_layers = match &options.placement {
-            Placement::Devices(offload) => offload.layers,
-            Placement::Host | Placement::Nowhere => 0,
-        };
         let lost = matches!(options.placement, Placement::Devices(_)).then(Lost::default);
         let model = ManuallyDrop::new(Arc::new(model));
-        let is_loaded = options.placement != Placement::Nowhere;
-        Ok(Self { model, shelf, adapter, encoder, lists, identity, info, mapped, lost, device_layers, is_loaded })
+        let outline = ModelOutline::of(&model, &lists, info);
+        Ok(Self { model, shelf, adapter, encoder, identity, outline, lost })
     }
 
     pub fn info(&self) -> &ModelInfo {
-        &self.info
+        &self.outline.info
+    }
+
+    pub fn outline(&self) -> &ModelOutline {
+        &self.outline
     }
 
     /// Loads an adapter beside the model, for requests that name it by its digest. One with the same file is loaded once. It is
@@ -211,32 +185,9 @@ impl LoadedModel {
         self.shelf.load(path, &self.model, self.lost.as_ref())
     }
 
-    /// Whether a file is an adapter of the model, as far as it can be told without loading it.
-    ///
-    /// # Errors
-    /// The file is missing, bad, or of another model.
-    pub fn examine_adapter(&self, path: &Path) -> Result<(), EngineLoadError> {
-        self.shelf.examine(path).map(drop)
-    }
-
     /// An adapter that somebody holds.
     pub fn find_adapter(&self, digest: AdapterDigest) -> Option<Arc<LoadedAdapter>> {
         self.shelf.find(digest)
-    }
-
-    /// The files that the weights are mapped from. None if they are in memory, or nobody else can reach the file.
-    pub fn mapped_files(&self) -> &[Arc<MappedFile>] {
-        &self.mapped
-    }
-
-    /// Whether it can compute: its weights are somewhere.
-    pub fn is_loaded(&self) -> bool {
-        self.is_loaded
-    }
-
-    /// Layers that were given to devices.
-    pub fn device_layers(&self) -> u32 {
-        self.device_layers
     }
 
     /// Whether some of its layers are on devices.
@@ -254,32 +205,9 @@ impl LoadedModel {
         self.lost.as_ref().inspect(|lost| lost.set()).is_some()
     }
 
-    /// Whether it computes the same, as far as both tell: with the same digests, if both were asked for them, and of the same
-    /// size and tokens.
-    pub fn is_same_as(&self, other: &Self) -> bool {
-        let identities = self.identity.as_ref().zip(other.identity.as_ref());
-        identities.is_none_or(|(own, theirs)| own == theirs) && self.outline() == other.outline()
-    }
-
-    /// Its size and tokens, by which another process tells whether it has loaded the same.
-    pub fn outline(&self) -> ModelOutline {
-        ModelOutline {
-            parameters: self.info.parameters,
-            weight_bytes: self.info.weight_bytes,
-            trained_context_tokens: self.info.trained_context_tokens,
-            layers: self.layers(),
-            vocabulary: self.info.vocabulary.digest(),
-        }
-    }
-
     /// Numbers of a vector that it gives for a text.
     pub(crate) fn dimensions(&self) -> u32 {
         self.model.dimensions()
-    }
-
-    /// Layers that can be given to devices: all, and the one that makes logits of the last one's results.
-    pub fn layers(&self) -> u32 {
-        self.model.layers().saturating_add(1)
     }
 
     /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.

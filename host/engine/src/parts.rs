@@ -5,13 +5,11 @@ use std::io::{self, Read, Seek};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use crate::error::EngineLoadError;
 use crate::gguf::{self, Header};
-use crate::mapped::MappedFile;
 use crate::regular;
 
 /// The files of a model, by the name of its first: `name-00001-of-00003.gguf` has two more, as llama.cpp names them. Any
@@ -109,15 +107,6 @@ impl ModelFiles {
             Some(first) if first.path != path => format!("{}: {why}", path.display()),
             _ => why.to_owned(),
         }
-    }
-
-    /// Watches over the files from now on.
-    pub(crate) fn mapped(&self) -> Result<Vec<Arc<MappedFile>>, EngineLoadError> {
-        let watch = |of: &OpenFile| {
-            let mapped = of.file.try_clone().and_then(MappedFile::of);
-            mapped.map(Arc::new).map_err(|error| self.unreadable(&of.path, error))
-        };
-        self.files.iter().map(watch).collect()
     }
 
     /// SHA-256 in hexadecimal: of the file, or, if there are several, of a text with a line for the digest of each.

@@ -2,12 +2,12 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::*;
 use crate::load::{LoadOptions, LoadProgress, LoadedModel};
-use crate::mapped::FileDamage;
 
 fn demo() -> Vec<u8> {
     fs::read("../../config/models/demo.gguf").unwrap()
@@ -98,21 +98,6 @@ fn regression_the_digest_of_a_split_model_is_of_all_parts() {
     assert_ne!(load(&first).unwrap().identity(), Some(digest.as_str()));
     let refused = LoadedModel::from_file(&first, &pinned).unwrap_err();
     assert!(matches!(&refused, EngineLoadError::WrongDigest { .. }), "{refused}");
-}
-
-#[test]
-fn regression_damage_to_a_later_part_is_noticed() {
-    let dir = tempfile::tempdir().unwrap();
-    let [first, second] = split_demo(dir.path());
-    let model = load(&first).unwrap();
-    let damage = || model.mapped_files().iter().map(|file| file.damage()).collect::<Vec<_>>();
-    assert_eq!(damage(), [None, None]);
-    let was = fs::metadata(&second).unwrap().len();
-    File::options().write(true).open(&second).unwrap().set_len(100).unwrap();
-    assert_eq!(damage(), [None, Some(FileDamage::Shrunk { was, is: 100 })]);
-    let copied = LoadOptions { copy: true, ..LoadOptions::default() };
-    split_demo(dir.path());
-    assert!(LoadedModel::from_file(&first, &copied).unwrap().mapped_files().is_empty());
 }
 
 #[test]

@@ -83,7 +83,7 @@ pub use inspect::{PluginReport, inspect};
 pub use load::Demands;
 pub use memory::memory_left;
 pub use misplaced::{Misplaced, misplaced};
-pub use process::{Ended, ProcessBounds, bound_this_process, bound_time_of_this_process, panic_in, wait_within};
+pub use process::ProcessBounds;
 pub use replica::{Noted, PolicyReplica, ReplicaUpdate, Replication};
 pub use sandbox::{COMPILE_BOUNDS, CompileProgram};
 pub use trust::{Untrusted, check_secret, check_trusted};

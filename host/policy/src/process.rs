@@ -1,5 +1,4 @@
-//! Bounds of a process that does for another one what may take all memory or never end: compiling a component, trying a
-//! model's file.
+//! Bounds of a process that compiles a component, which may take all memory or never end.
 use std::fs;
 use std::io;
 use std::process::{Child, ExitStatus};
@@ -32,7 +31,7 @@ pub struct ProcessBounds {
 
 /// How a process came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     ByItself(ExitStatus),
     /// It was killed past its time.
     Late,
@@ -45,23 +44,15 @@ pub enum Ended {
 ///
 /// # Errors
 /// The system does not set one of them.
-pub fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
-    bound_time_of_this_process(bounds.cpu)?;
-    bound_memory(within(bounds, memory_left(), address_space().ok()))
-}
-
-/// As [`bound_this_process`], but it may take memory: drivers reserve far more addresses than they use.
-///
-/// # Errors
-/// The system does not set one of the bounds.
-pub fn bound_time_of_this_process(cpu: Duration) -> io::Result<()> {
+pub(crate) fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Whoever raises it needs no right. Where it fails, the system chooses as if nothing had been said.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_FIRST);
     limit(Resource::Core, 0, 0)?;
-    let cpu = cpu.as_secs().max(1);
+    let cpu = bounds.cpu.as_secs().max(1);
     // The first ends it with a signal of its own, by which the parent knows.
-    limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
+    limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)?;
+    bound_memory(within(bounds, memory_left(), address_space().ok()))
 }
 
 /// Bytes of address space that this process has.
@@ -93,7 +84,7 @@ fn limit(resource: Resource, current: u64, maximum: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// The system does not say how it ended.
-pub fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> io::Result<Ended> {
+pub(crate) fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> io::Result<Ended> {
     let begun = Instant::now();
     let ended = loop {
         match child.try_wait() {
@@ -111,7 +102,7 @@ pub fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> 
 }
 
 /// Where and why a Rust process panicked, as its standard error says, without the hint that follows.
-pub fn panic_in(words: &str) -> Option<String> {
+pub(crate) fn panic_in(words: &str) -> Option<String> {
     const PANICKED: &str = "panicked at ";
     let mut lines = words.lines().skip_while(|line| !line.contains(PANICKED));
     let (_, place) = lines.next()?.split_once(PANICKED)?;

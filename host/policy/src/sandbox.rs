@@ -36,6 +36,8 @@ pub const COMPILE_BOUNDS: ProcessBounds = ProcessBounds {
 pub struct CompileProgram {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
+    /// Variables that it has besides.
+    pub environment: Vec<(&'static str, &'static str)>,
     pub bounds: ProcessBounds,
 }
 
@@ -72,6 +74,7 @@ impl CompileProgram {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(cache_dir).arg(task.hook.as_str());
         command.arg(addresses.as_str()).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
+        command.envs(self.environment.iter().copied());
         command.stdin(component).stdout(Stdio::null()).stderr(said);
         let left = memory_left();
         let mut child = command.spawn().map_err(failed)?;
@@ -145,7 +148,7 @@ mod tests {
     fn shell(script: &str, wall: Duration) -> CompileProgram {
         let arguments = vec!["-c".into(), script.into()];
         let bounds = ProcessBounds { wall, ..COMPILE_BOUNDS };
-        CompileProgram { program: "/bin/sh".into(), arguments, bounds }
+        CompileProgram { program: "/bin/sh".into(), arguments, environment: Vec::new(), bounds }
     }
 
     fn compiled_by(program: &CompileProgram, stopping: bool) -> Result<(), PolicyError> {

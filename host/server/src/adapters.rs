@@ -1,20 +1,15 @@
-//! LoRA adapters of a served model: loads files for requests, after another process has tried them, and has workers let go of those
-//! that nobody uses any more.
+//! LoRA adapters of a served model: loads files for requests, and has workers let go of those that nobody uses any more.
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camshaft_api::{AdapterLease, AdapterSource, Adapters, LoadedFile, NotAdded, PoolMessage};
 use camshaft_core::ids::AdapterDigest;
 use camshaft_core::promised::Promised;
-use camshaft_engine::{LoadedAdapter, LoadedModel};
 use crossbeam_channel::Sender;
 
 use crate::config::ModelConfig;
 use crate::error::{ModelProblem, ServerError};
 use crate::machine;
-use crate::models;
-use crate::probe::{self, Tried};
-use crate::progress::{LoadBar, ProgressSink};
 use crate::sizing::mib;
 use crate::worker_process::EngineProcess;
 
@@ -24,23 +19,10 @@ pub(crate) struct Base {
     pub(crate) config: ModelConfig,
     /// Its number among all models.
     pub(crate) number: usize,
-    pub(crate) loads: Loads,
+    /// Who has them.
+    pub(crate) process: Arc<EngineProcess>,
     /// Of the host's memory.
     pub(crate) promised: Arc<Mutex<Promised>>,
-}
-
-/// Who has a model's adapters.
-#[derive(Debug, Clone)]
-pub(crate) enum Loads {
-    Here(Arc<LoadedModel>),
-    Apart(Arc<EngineProcess>),
-}
-
-/// As long as it is there, so is an adapter.
-#[derive(Debug)]
-enum Holds {
-    Here { _adapter: Arc<LoadedAdapter> },
-    Apart(Arc<EngineProcess>),
 }
 
 /// Loads adapters of one model.
@@ -54,7 +36,7 @@ struct Source {
 #[derive(Debug)]
 struct Leased {
     digest: AdapterDigest,
-    holds: Holds,
+    process: Arc<EngineProcess>,
     _room: Taken,
     pool: Sender<PoolMessage>,
 }
@@ -78,29 +60,18 @@ impl Drop for Leased {
     fn drop(&mut self) {
         // A pool that is gone has no workers. If it is overloaded, workers let go of it when they change adapters.
         let _ = self.pool.try_send(PoolMessage::ForgetAdapter(self.digest));
-        if let Holds::Apart(process) = &self.holds {
-            process.drop_adapter(self.digest);
-        }
+        self.process.drop_adapter(self.digest);
     }
 }
 
 impl Source {
     /// `room`: what was taken for it of the memory, if it was not counted with the model.
     fn lease(&self, path: &Path, room: Option<Taken>) -> Result<LoadedFile, ServerError> {
-        let Base { config, number, loads, promised } = &self.base;
-        let (digest, bytes, holds) = match loads {
-            Loads::Here(model) => {
-                let adapter = model.load_adapter(path).map_err(|error| models::from_engine(config, error))?;
-                (adapter.digest(), adapter.bytes(), Holds::Here { _adapter: adapter })
-            }
-            Loads::Apart(process) => {
-                let (digest, bytes) = process.load_adapter(path)?;
-                (digest, bytes, Holds::Apart(process.clone()))
-            }
-        };
+        let Base { number, process, promised, .. } = &self.base;
+        let (digest, bytes) = process.load_adapter(path)?;
         let split = || Taken { number: lock(promised).split(*number, bytes), promised: promised.clone() };
         let room = room.unwrap_or_else(split);
-        let lease = Leased { digest, holds, _room: room, pool: self.pool.clone() };
+        let lease = Leased { digest, process: process.clone(), _room: room, pool: self.pool.clone() };
         Ok(LoadedFile { digest, bytes, lease: Arc::new(lease) })
     }
 
@@ -121,20 +92,15 @@ impl Source {
 
 impl AdapterSource for Source {
     fn load(&self, path: &Path) -> Result<LoadedFile, String> {
-        let config = &self.base.config;
         let room = self.room_for(path)?;
-        // What it tells of its progress is not how far the model is.
-        let bar = LoadBar::new(&config.id, &ProgressSink::new(|_, _| {}));
-        let tried = probe::probe(&config.file_name(), config, Tried::Adapter(path), &bar);
-        let loaded = tried.and_then(|tried| tried.confirm(self.lease(path, Some(room))));
-        loaded.map_err(|error| match error {
+        self.lease(path, Some(room)).map_err(|error| match error {
             ServerError::Model(model) => model.source.to_string(),
             error => error.to_string(),
         })
     }
 }
 
-/// The adapters of a model, with those of its configuration, which were tried with it.
+/// The adapters of a model, with those of its configuration.
 ///
 /// # Errors
 /// One cannot be loaded.

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_api::{Jobs, PendingJob, QueueBounds, Work, jobs};
+use camshaft_api::{Health, Jobs, PendingJob, QueueBounds, Work, jobs};
+use camshaft_core::ids::WorkerId;
 use camshaft_core::jobs::queue::{BatchInput, JobId};
 use camshaft_core::jobs::{BatchLimits, BatchModel, Input, InputError};
 use camshaft_core::message::WorkerError;
@@ -56,22 +57,28 @@ pub(crate) fn spawn<M, R>(
     supervisor: &Supervisor,
     BatchSetup { seats, metrics, tuned, bounds, batch }: BatchSetup,
     facts: impl FnOnce(&M) -> R,
-    mut make: impl FnMut() -> Result<M, ServerError> + Clone + Send + 'static,
+    make: impl FnMut(WorkerId, Health) -> Result<M, ServerError> + Clone + Send + 'static,
 ) -> Result<(JobsOf<M>, R), ServerError>
 where
     M: BatchModel<Input: Send, Output: Send> + Send + 'static,
 {
-    let model = make()?;
+    let makes = (0..).zip(seats).map(|(number, (name, gauges, seat))| {
+        let (mut make, health) = (make.clone(), gauges.health.clone());
+        (name, gauges, seat, move || make(WorkerId(number), health.clone()))
+    });
+    let mut makes = makes.collect::<Vec<_>>().into_iter().peekable();
+    let none = || ServerError::internal("start a model", anyhow::anyhow!("it has no workers"));
+    let model = makes.peek_mut().map(|(.., make)| make()).ok_or_else(none)??;
     let facts = facts(&model);
     let limits = model.batch();
     let (jobs, work) =
         jobs(move || QueueBounds { watermarks: tuned.borrow().watermarks, batch: batch(limits, &bounds.borrow()) });
     let work = Arc::new(work);
     let mut first = Some(model);
-    for (name, gauges, seat) in seats {
+    for (name, gauges, seat, mut make) in makes {
         let model = first.take().map_or_else(&mut make, Ok)?;
         let (cold, warm) = crossbeam_channel::bounded(1);
-        let (make, work, metrics) = (make.clone(), work.clone(), metrics.clone());
+        let (work, metrics) = (work.clone(), metrics.clone());
         let service =
             BatchService { make, work, metrics, on_board: Vec::new(), seat, busy_until: None, cold: Some(cold) };
         supervisor.supervise(&name, gauges, service, model)?;
@@ -105,6 +112,9 @@ where
             late.iter().for_each(|job| job.fail(WorkerError::DeadlineExceeded));
             if self.work.with(|queue| queue.due(now, self.busy_until)).is_some_and(|due| due <= now) {
                 self.compute(model, now);
+                if model.is_lost() {
+                    return Ending::Lost;
+                }
             }
             self.publish();
         }
@@ -158,6 +168,10 @@ impl<M: BatchModel, F> BatchService<M, F> {
         model.set_threads(self.seat.begin());
         let computed = model.compute(&inputs);
         self.seat.rest();
+        if let (true, Err(error)) = (model.is_lost(), &computed) {
+            tracing::error!(%error, "what computes batches is lost");
+            return;
+        }
         let batch = std::mem::take(&mut self.on_board);
         self.busy_until = Some(self.work.now());
         self.work.with(|queue| queue.computed(&batch));

@@ -112,7 +112,7 @@ impl Bench {
         let (go_on, wait) = crossbeam_channel::bounded(0);
         let (begins, began) = crossbeam_channel::bounded(1000);
         let (warms, warmed) = crossbeam_channel::bounded(1);
-        let make = move || {
+        let make = move |_, _| {
             let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
             let mut embedder = FakeEmbedder::new(LIMITS);
             embedder.fails_at = Some(POISON);
@@ -157,7 +157,7 @@ fn regression_an_embedder_that_panics_comes_back() {
     // The embedder panics while the test waits here, so that another job is queued before it is back.
     let (go_on, wait) = crossbeam_channel::bounded::<()>(0);
     let mut made = 0;
-    let make = move || {
+    let make = move |_, _| {
         made += 1;
         if made > 1 {
             wait.recv_timeout(PATIENCE).map_err(|error| ServerError::internal("make it", error))?;
@@ -294,7 +294,7 @@ fn several_threads_share_a_queue_and_all_of_them_end_with_it() {
     let (go_on, wait) = crossbeam_channel::bounded(0);
     let (begins, began) = crossbeam_channel::bounded(1000);
     let (warms, warmed) = crossbeam_channel::bounded(2);
-    let make = move || {
+    let make = move |_, _| {
         let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
         Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
     };
@@ -328,7 +328,7 @@ fn a_bound_of_batches_that_changes_holds_from_the_next_one_on() {
     let (go_on, wait) = crossbeam_channel::bounded(0);
     let (begins, began) = crossbeam_channel::bounded(1000);
     let (warms, _warmed) = crossbeam_channel::bounded(2);
-    let make = move || {
+    let make = move |_, _| {
         let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
         Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
     };

@@ -104,6 +104,12 @@ impl CachePlan {
         Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
     }
 
+    /// Nothing is kept.
+    pub(crate) fn none() -> Self {
+        let (session_ttl, origins, spawner) = (Duration::ZERO, Origins::default(), Spawner::detached());
+        Self { ram_bytes: 0, session_ttl, disk: None, origins, spawner }
+    }
+
     pub(crate) fn parts(&self) -> CacheParts {
         let Self { ram_bytes, session_ttl, .. } = *self;
         let disk = self.disk.as_ref().map(|disk| (disk.room.dir().to_owned(), disk.room.capacity(), disk.bytes));
@@ -178,12 +184,12 @@ impl CachePlan {
         self.disk_options(owner).map(|options| DiskTier::open(&options)).transpose()
     }
 
-    /// Whether a worker's segments could be kept on disk. Leaves nothing behind.
+    /// Whether segments could be kept on disk. Leaves nothing behind.
     ///
     /// # Errors
-    /// The directory cannot be made or read, or another process uses it.
-    pub(crate) fn check_disk(&self, owner: &CacheOwner<'_>) -> Result<(), DiskError> {
-        self.disk_options(owner).map_or(Ok(()), |options| DiskTier::check(&options))
+    /// The directory cannot be made or read.
+    pub(crate) fn check_disk(&self) -> Result<(), DiskError> {
+        self.dir().map_or(Ok(()), |dir| DiskTier::check(&dir.join("a model")))
     }
 
     fn disk_options(&self, owner: &CacheOwner<'_>) -> Option<DiskOptions> {

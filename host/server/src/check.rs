@@ -4,17 +4,18 @@ use std::io::Write as _;
 
 use camshaft_core::family::detect::Chosen;
 use camshaft_core::policy::Policies;
-use camshaft_engine::disk::DiskError;
 use camshaft_reader::TemplateSource;
 use prometheus::Registry;
 
 use crate::cache_plan::{CachePlan, CacheShare};
-use crate::config::{Config, FamilyKey, IsolationKey, ModelConfig};
+use crate::config::{Config, FamilyKey};
 use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
+use crate::logging::LogHandle;
 use crate::progress::ProgressSink;
 use crate::sizing::Room;
-use crate::weights::{Engines, Loaded, Weights};
+use crate::weights::{self, Engines, Loaded, Weights};
+use crate::worker_process::{EngineProcess, ProcessSetup};
 use crate::{logging, machine, open_files, placing, policies, preflight, registry};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
@@ -91,7 +92,6 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
 
 /// Loads one model after the other, divides the memory, and makes what each one's first worker would run.
 fn models(config: &Config, report: &mut Report) {
-    let on_disk = config.fixed.cache.tier().is_some();
     let machine = machine::look();
     camshaft_engine::use_numa(config.live.numa());
     let devices = match Devices::look() {
@@ -116,9 +116,7 @@ fn models(config: &Config, report: &mut Report) {
                 continue;
             }
         };
-        // What is tried is tried here.
-        let here = ModelConfig { isolation: IsolationKey::Thread, ..obtained.config };
-        match Engines::Llama.load(&here, on_disk, &devices, &ProgressSink::default()) {
+        match Engines::Llama.load(&obtained.config, &LogHandle::silent(), &ProgressSink::default()) {
             Ok(model) => loaded.push(Loaded { held: obtained.held, ..model }),
             Err(error) => {
                 report.line(&format!("{error}"));
@@ -126,23 +124,10 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
-    let sized = match placing::place(
-        &Room::at_start(config, machine, &devices),
-        &devices,
-        loaded,
-        on_disk,
-        &ProgressSink::default(),
-    ) {
-        Ok(sized) => sized,
-        Err(error) => {
-            report.line(&format!("{error}"));
-            return report.fail(error);
-        }
-    };
-    // All of the space, so that nothing is removed to make the share of a worker.
-    let plan = CachePlan::of(config, CacheShare { workers: 1, ..sized.share() });
+    let room = Room::at_start(config, machine, &devices);
+    let sized = placing::place(&room, &devices, loaded, &ProgressSink::default());
     for weights in &sized.weights {
-        match weights.try_out() {
+        match try_out(weights) {
             Ok(()) => {
                 let (id, kind) = (&weights.config().id, weights.loaded.kind());
                 let (name, parameters) = weights.loaded.described();
@@ -152,7 +137,6 @@ fn models(config: &Config, report: &mut Report) {
                     report.line(&family(weights));
                     template(weights, report);
                 }
-                disk(weights, &plan, report);
             }
             Err(error) => {
                 report.line(&format!("{error}"));
@@ -160,6 +144,8 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
+    // All of the space, so that nothing is removed to make the share of a worker.
+    disk(&CachePlan::of(config, CacheShare { workers: 1, ..sized.share() }), report);
     if sized.weights.len() < config.live.model.len() {
         report.line("without the models that failed or are not cached:");
     }
@@ -168,10 +154,20 @@ fn models(config: &Config, report: &mut Report) {
     sized.cuts().iter().for_each(|cut| report.line(cut));
 }
 
+/// Makes what a first worker would run, and lets go of it.
+fn try_out(weights: &Weights) -> Result<(), ServerError> {
+    if weights.computes_tensors() {
+        // It was when it was loaded.
+        return Ok(());
+    }
+    let process = EngineProcess::new(ProcessSetup::trial(weights.clone()), ProgressSink::default());
+    process.try_out()?.map_or(Ok(()), |limits| weights::dimensions_fit(weights.config(), limits.dimensions))
+}
+
 /// Checks whether a model's chat template compiles.
 fn template(weights: &Weights, report: &mut Report) {
-    let Some(info) = weights.loaded.text_info() else { return };
-    if let Err(error) = TemplateSource::of(&info).compile() {
+    let Some(reading) = &weights.loaded.reading else { return };
+    if let Err(error) = TemplateSource::of(&reading.info).compile() {
         let config = weights.config();
         let error = ServerError::model(&config.id, &config.origins, "chat-template", ModelProblem::Jinja(error));
         report.line(&format!("{error}"));
@@ -181,9 +177,9 @@ fn template(weights: &Weights, report: &mut Report) {
 
 /// In whose notation a model writes tool calls and thinking.
 fn family(weights: &Weights) -> String {
-    let (config, info) = (weights.config(), weights.loaded.text_info());
+    let (config, reading) = (weights.config(), weights.loaded.reading.as_ref());
     let named = config.family.map(|FamilyKey(family)| family);
-    let template = info.and_then(|info| info.templates());
+    let template = reading.and_then(|reading| reading.info.templates());
     let Chosen { family, contradicted } = Chosen::new(named, template.as_deref());
     let line = format!("model {}: tool calls and thinking as of family {}", config.id, family.name);
     match contradicted {
@@ -193,20 +189,15 @@ fn family(weights: &Weights) -> String {
 }
 
 /// Checks the directory in which the workers would keep segments.
-fn disk(weights: &Weights, plan: &CachePlan, report: &mut Report) {
+fn disk(plan: &CachePlan, report: &mut Report) {
     if let Err(error) = plan.check_trust() {
         report.line(&format!("{error}"));
         return report.fail(error);
     }
-    match weights.check_disk(plan) {
-        Ok(()) => {}
-        // By a server that runs, most likely, whose next configuration is checked.
-        Err(error @ DiskError::InUse(_)) => report.line(&format!("cache.disk-dir: {error}")),
-        Err(error) => {
-            let error = plan.unusable(error);
-            report.line(&format!("{error}"));
-            report.fail(error);
-        }
+    if let Err(error) = plan.check_disk() {
+        let error = plan.unusable(error);
+        report.line(&format!("{error}"));
+        report.fail(error);
     }
 }
 

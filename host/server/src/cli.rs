@@ -15,9 +15,12 @@ use crate::error::ServerError;
 use crate::model_command::PullArgs;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, gpu_trial, health, logging, manual, model_command, own_program, placing,
-    plugin_check, probe, reader, serve, show, signals, version, worker_process,
+    cache_command, check, health, logging, manual, model_command, own_program, plugin_check, reader, serve, show,
+    signals, version, worker_process,
 };
+
+/// What the system calls this process.
+const NAME: &std::ffi::CStr = c"camshaft";
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -41,27 +44,6 @@ enum Command {
         ready: bool,
         #[command(flatten)]
         args: ConfigArgs,
-    },
-    /// Load a model and its context, then exit. `serve` and `check` try this in a separate process first, because
-    /// llama.cpp aborts on some corrupt files.
-    #[command(hide = true)]
-    ProbeModel {
-        path: PathBuf,
-        /// Each is tried by itself.
-        #[arg(long)]
-        adapter: Vec<PathBuf>,
-    },
-    /// Load a model onto devices and compute a token. `serve` and `check` try this in a separate process first, because a
-    /// driver may end the process that uses it.
-    #[command(hide = true)]
-    TryDevices { trial: String },
-    /// Load a tensor model onto a GPU and compute some numbers there. `serve` and `check` try this in a separate process first,
-    /// because a driver may end the process that uses it.
-    #[command(hide = true)]
-    TryBackend {
-        path: PathBuf,
-        #[arg(long)]
-        named: bool,
     },
     /// List the GPUs that layers of models can be given to.
     Devices,
@@ -330,20 +312,9 @@ pub fn run() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    // The process is found by its name: what was started by way of a link would have that one's.
+    let _ = rustix::thread::set_name(NAME);
     let serves = matches!(cli.command, Command::Serve(_));
-    // A server, and all that load or compile in bounded processes.
-    let is_heavy = matches!(
-        cli.command,
-        Command::Check(_)
-            | Command::Plugin { .. }
-            | Command::CompilePolicy { .. }
-            | Command::ProbeModel { .. }
-            | Command::TryDevices { .. }
-            | Command::TryBackend { .. }
-    );
-    if serves || is_heavy {
-        environment::complete();
-    }
     let done = signals::receive_all().and_then(|()| execute(cli.command));
     let code = match done {
         Ok(code) => code,
@@ -395,9 +366,6 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
             return Ok(camshaft_policy::compile_here(&cache_dir, hook, addresses, bounds));
         }
-        Command::ProbeModel { path, adapter } => probe::probe_here(&path, &adapter),
-        Command::TryDevices { trial } => placing::try_here(&trial),
-        Command::TryBackend { path, named } => gpu_trial::try_here(&path, named),
         Command::Devices => Devices::look().and_then(|devices| check::print(&devices.table())),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),

@@ -147,16 +147,6 @@ impl Team {
         }
     }
 
-    /// The team, to be placed again, with its threads where the calling one, which computes with the others, might run before.
-    /// `None` where somebody has moved one of them: all stay where they are.
-    pub(crate) fn released(self) -> Option<Self> {
-        if self.was_moved() {
-            return None;
-        }
-        self.release();
-        Some(self)
-    }
-
     /// Lets the threads run anywhere, also those that came in the place of others, which have the calling one's core and name.
     fn release(&self) {
         let me = gettid();

@@ -9,8 +9,6 @@ static GGUF: &[u8] = include_bytes!("../../../config/models/demo.gguf");
 /// What names it on a command line.
 pub(crate) const NAME: &str = "demo";
 
-pub(crate) const BYTES: u64 = GGUF.len() as u64;
-
 /// How its requests are sampled that name no parameters. It is small: unlikely tokens are seldom of any use, and its file does not
 /// say so.
 pub(crate) fn sampling() -> SamplingDefaults {

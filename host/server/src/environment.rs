@@ -1,4 +1,5 @@
-//! What libraries read from the environment before `main`, where their own defaults do not suit a server.
+//! What libraries read from the environment before `main`, where their own defaults do not suit a server: its processes are started
+//! with it.
 //!
 //! llama.cpp's threads meet after each operation, a few hundred times a token, by way of libgomp. By default libgomp waits in a
 //! loop for some milliseconds before it sleeps. Where something else runs on the same cores, the thread that all wait for often
@@ -7,11 +8,6 @@
 //!
 //! mimalloc reserves a GiB of addresses at a time. Processes that compile components and try models are bounded by their
 //! addresses (`camshaft_policy::bound_this_process`): what is reserved there and not used would be allowed for nothing.
-use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
-
 /// A variable, its value, and those that decide as well where somebody has set one of them.
 struct Variable {
     name: &'static str,
@@ -42,63 +38,9 @@ pub(crate) fn lessens_threads() -> Option<&'static str> {
     if is_dynamic { Some("OMP_DYNAMIC") } else { is_limited.then_some("OMP_THREAD_LIMIT") }
 }
 
-/// What nobody has chosen: a process that computes is started with it, beside what there is.
+/// What nobody has chosen: a process is started with it, beside what there is.
 pub(crate) fn missing() -> Vec<(&'static str, &'static str)> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let is_missing = |one: &&Variable| !is_set(one.name) && !one.other.is_some_and(is_set);
     VARIABLES.iter().filter(is_missing).map(|one| (one.name, one.value)).collect()
-}
-
-/// The process is found by its name: what was started by way of a link would have that one's.
-const NAME: &std::ffi::CStr = c"camshaft";
-
-/// Starts this program anew, in the same process, with what nobody has chosen. Returns where there is nothing to do or it cannot
-/// be done. To be called before there are threads.
-pub(crate) fn complete() {
-    let missing = missing();
-    if missing.is_empty() {
-        // It stays as it is where the system does not take it.
-        let _ = rustix::thread::set_name(NAME);
-        return;
-    }
-    // The dynamic linker may have been told to run this program.
-    let program = std::env::current_exe().ok();
-    if program.as_deref().and_then(Path::file_name).is_none_or(is_linker) {
-        return;
-    }
-    // It would be started outside the emulator.
-    if camshaft_policy::is_emulated() {
-        return;
-    }
-    let mut arguments = std::env::args_os();
-    let name = arguments.next();
-    // Whatever lies at the program's path by now, this is what runs.
-    let mut again = Command::new(Path::new("/proc/self/exe"));
-    again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments);
-    again.envs(missing);
-    // It returns only if it failed: then the libraries' defaults are in force.
-    let _ = again.exec();
-}
-
-/// Whether a file name is that of a dynamic linker, such as `ld-linux-x86-64.so.2`.
-fn is_linker(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    name.starts_with("ld-") && name.contains(".so") || name.starts_with("ld.so")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_dynamic_linker_is_taken_for_one() {
-        for (name, is) in
-            [("ld-linux-x86-64.so.2", true), ("ld-musl-x86_64.so.1", true), ("ld.so", true), ("ld-2.31.so", true)]
-        {
-            assert_eq!(is_linker(OsStr::new(name)), is, "{name}");
-        }
-        for name in ["camshaft", "ldn-camshaft", "ld", "ld-camshaft"] {
-            assert!(!is_linker(OsStr::new(name)), "{name}");
-        }
-    }
 }

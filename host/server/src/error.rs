@@ -1,9 +1,10 @@
 //! What can end the process, and the exit code each condition has (sysexits).
 use std::error::Error;
-use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::Child;
+use std::{fmt, io};
 
 use camshaft_api::{NotAdded, StartError};
 use camshaft_core::engine::EngineError;
@@ -12,13 +13,14 @@ use camshaft_engine::disk::DiskError;
 use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
 use camshaft_registry::{Class, RegistryError};
 use opentelemetry_otlp::ExporterBuildError;
-use signal_hook::consts::SIGKILL;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGKILL, SIGXCPU};
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem;
 use tracing_subscriber::filter::ParseError;
 
 use crate::client_certificates::BadClientCa;
-use crate::config::{BadLevel, ConfigError, Origin, Origins};
+use crate::config::{BadLevel, ConfigError, ModelConfig, Origin, Origins};
 
 /// Why the command could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -125,10 +127,64 @@ pub(crate) struct BadModel {
     origin: Origin,
 }
 
-impl BadModel {
-    /// The key at fault.
-    pub(crate) fn key(&self) -> &str {
-        &self.origin.key
+/// Why another process cannot do what it was started for, as it says, or as its end says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    /// Of the model's configuration: what is to blame.
+    key: String,
+    pub(crate) why: String,
+    /// See [`ServerError::exit_code`].
+    code: u8,
+    /// There was no memory for a context, where it should lie.
+    pub(crate) lacks_context: bool,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &ServerError) -> Self {
+        let (key, why) = match error {
+            ServerError::Model(model) => (model.origin.key.clone(), model.source.to_string()),
+            ServerError::Value(value) => (value.origin.key.clone(), value.source.to_string()),
+            error => ("path".to_owned(), error.to_string()),
+        };
+        Self { key, why, code: error.exit_code(), lacks_context: error.lacks_context() }
+    }
+
+    pub(crate) fn internal(error: &impl fmt::Display) -> Self {
+        Self { key: "path".to_owned(), why: format!("no process for it: {error}"), code: 70, lacks_context: false }
+    }
+
+    /// Of a process that did not say why it ended, or that is ended because it says nothing. `does`: what it was started for.
+    pub(crate) fn of_process(config: &ModelConfig, does: &str, mut child: Child, error: &io::Error) -> Self {
+        let path = config.file_name();
+        let is_gone = error.kind() == io::ErrorKind::UnexpectedEof;
+        if !is_gone {
+            // It may have ended by itself.
+            let _ = child.kill();
+        }
+        let signal = child.wait().ok().and_then(|status| status.signal());
+        let (why, code) = match signal.filter(|_| is_gone) {
+            // From outside: the machine's fault, and not the file's.
+            Some(SIGKILL) => ("was killed, as the system does when memory is short".to_owned(), 70),
+            Some(SIGXCPU) => ("took too much time".to_owned(), 65),
+            Some(signal) => (format!("crashed (signal {signal}); the log says more"), 65),
+            None if is_gone => ("ended; the log says more".to_owned(), 65),
+            None => (format!("failed: {error}"), 65),
+        };
+        let why = format!("bad model file {}: the process that {does} it {why}", path.display());
+        Self { key: "path".to_owned(), why, code, lacks_context: false }
+    }
+
+    /// As this process says it.
+    pub(crate) fn error(self, config: &ModelConfig) -> ServerError {
+        let Self { key, why, code, .. } = self;
+        ServerError::model(&config.id, &config.origins, &key, ModelProblem::Process { why, code })
+    }
+}
+
+impl ModelProblem {
+    /// As a process says.
+    pub(crate) fn said(why: String) -> Self {
+        Self::Process { why, code: 65 }
     }
 }
 
@@ -139,29 +195,11 @@ pub(crate) enum ModelProblem {
     Load(#[from] EngineLoadError),
     #[error("cannot compute: {0}")]
     Compute(#[from] EngineError),
-    /// `reason`: what the process that tried it said last.
-    #[error(
-        "bad model file {}: the process that tried it crashed (signal {signal}): {}",
-        path.display(),
-        reason.as_deref().unwrap_or("no reason given")
-    )]
-    Crash { path: PathBuf, signal: i32, reason: Option<String> },
-    /// The process that tried it could not load it, and this one could.
     #[error("bad model file {}: {why}", path.display())]
     Refused { path: PathBuf, why: String },
-    /// From outside, such as by the system for want of memory.
-    #[error(
-        "cannot try the model file {}: the process that tried it was killed (signal {SIGKILL}); the system does so when memory is short",
-        path.display()
-    )]
-    Killed { path: PathBuf },
-    #[error("bad model file {}: trying it took more than {} s", path.display(), limit.as_secs())]
-    Late { path: PathBuf, limit: Duration },
-    #[error("loading it was stopped")]
-    Stopped,
-    /// As the process says that computes for it.
-    #[error("{0}")]
-    Process(String),
+    /// As a process says that has loaded it, or tried.
+    #[error("{why}")]
+    Process { why: String, code: u8 },
     #[error(
         "a device that it was on failed, and the host's memory has no room for it: it takes {wanted} bytes, and {available} are \
          left for it beside what others were given"
@@ -234,18 +272,8 @@ impl ServerError {
         Box::new(BadModel { id: id.to_owned(), source: problem.into(), origin: origins.at(key) }).into()
     }
 
-    /// A device may be why a model could not be loaded.
-    pub(crate) fn is_of_devices(&self) -> bool {
-        let Self::Model(model) = self else { return false };
-        let ModelProblem::Load(error) = &model.source else { return false };
-        matches!(
-            error,
-            EngineLoadError::NotLoaded { .. } | EngineLoadError::NoDevice { .. } | EngineLoadError::NoContext { .. }
-        )
-    }
-
     /// There was no memory for a context, where it should lie.
-    pub(crate) fn lacks_context(&self) -> bool {
+    fn lacks_context(&self) -> bool {
         let Self::Model(model) = self else { return false };
         matches!(model.source, ModelProblem::Load(EngineLoadError::NoContext { .. }))
     }
@@ -274,8 +302,7 @@ impl BadModel {
     fn exit_code(&self) -> u8 {
         match &self.source {
             ModelProblem::Load(error) if error.is_missing_input() => 66,
-            // The machine's fault, and not the file's.
-            ModelProblem::Killed { .. } => 70,
+            ModelProblem::Process { code, .. } => *code,
             ModelProblem::Pull(error) => of_registry(error),
             ModelProblem::Template(_) => 66,
             _ => 65,

@@ -23,7 +23,6 @@ mod cache_plan;
 mod check;
 mod clients;
 mod closings;
-mod gpu_trial;
 mod health;
 mod http;
 mod life;
@@ -44,7 +43,6 @@ mod plugin_check;
 mod policies;
 mod pool_thread;
 mod preflight;
-mod probe;
 mod progress;
 mod pull_progress;
 mod reader;
@@ -65,9 +63,8 @@ mod token;
 mod tuning;
 mod version;
 mod weights;
-mod weights_watch;
+mod worker;
 mod worker_process;
-mod worker_thread;
 
 /// Serves as `camshaft serve` does, but every configured model runs on the fakes of core: what is left is the cost of
 /// everything around an engine. For `cargo xtask bench front` and tests.

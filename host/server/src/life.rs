@@ -27,10 +27,10 @@ use crate::bounds;
 use crate::cache_plan::CacheShare;
 use crate::config::{LoadKey, ModelConfig, Models};
 use crate::error::ServerError;
+use crate::progress::ProgressSink;
 use crate::start::Starter;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
-use crate::weights_watch::WeightsWatch;
 
 /// Characters of a key that an error shows.
 const SHOWN_CHARS: usize = 128;
@@ -42,9 +42,6 @@ pub(crate) struct LifeSetup {
     pub(crate) engines: Engines,
     /// As it was when its memory was divided.
     pub(crate) machine: Machine,
-    /// Digests of weights are wanted.
-    pub(crate) digest: bool,
-    pub(crate) files: Arc<WeightsWatch>,
     /// Of the prefix cache.
     pub(crate) share: Arc<Mutex<CacheShare>>,
     pub(crate) tuning: watch::Sender<Tuning>,
@@ -83,15 +80,21 @@ impl ModelLife {
         self.sleepers().into_iter().for_each(|config| self.say_asleep(api, &config));
     }
 
-    /// Starts a model that was loaded with the server. `number`: its number among all models; `config`: as it was written.
+    /// Starts a model that was loaded with the server. `number`: its number among all models; `config`: as it was written; `sink` hears
+    /// how far it is.
     ///
     /// # Errors
     /// As [`Starter::start`].
-    pub(crate) fn start(&self, number: usize, weights: &Weights, config: &ModelConfig) -> Result<Model, ServerError> {
-        let started = self.setup.starter.start(number, weights)?;
+    pub(crate) fn start(
+        &self,
+        number: usize,
+        weights: &Weights,
+        config: &ModelConfig,
+        sink: ProgressSink,
+    ) -> Result<Model, ServerError> {
+        let started = self.setup.starter.start(number, weights, sink)?;
         let mut resident = Resident::new(config.clone(), Origin::File);
         resident.hold(number, weights, &started);
-        self.setup.files.add(&weights.config().id, &started.model.health, &weights.loaded.mapped_files());
         self.state().residents.insert(weights.config().id.clone(), resident);
         Ok(started.model)
     }

@@ -23,7 +23,7 @@ use crate::metrics::ServerMetrics;
 use crate::sizing::{self, Room};
 use crate::supervisor::Supervisor;
 use crate::thread_budget::ThreadBudget;
-use crate::{policies, reload};
+use crate::{policies, reload, weights};
 
 const MEMORY: u64 = 1 << 33;
 /// Looks until something has happened that always does.
@@ -88,6 +88,12 @@ fn eventually<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
     panic!("it never happens: {last}");
 }
 
+/// For those who listen to workers.
+fn runtime() -> tokio::runtime::Handle {
+    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| tokio::runtime::Runtime::new().unwrap()).handle().clone()
+}
+
 impl Bench {
     /// With the models of `file`, all in memory.
     fn new(file: &str) -> Self {
@@ -101,7 +107,7 @@ impl Bench {
         let sized = sizing::size(&Room::at_start(&config, machine, &devices), &devices, Vec::new());
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let starter = Starter {
-            runtime: None,
+            runtime: runtime(),
             cores: Cores::default(),
             promised: Arc::new(Mutex::new(Promised::of(&sized.budget))),
             tuned,
@@ -113,6 +119,7 @@ impl Bench {
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
             log: LogHandle::silent(),
+            fakes: Arc::new(weights::fake_parts),
         };
         let (begun, no_threads) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (counted, ended) = (begun.clone(), no_threads.clone());
@@ -128,8 +135,6 @@ impl Bench {
             starter,
             engines: Engines::Fake,
             machine,
-            digest: false,
-            files: Arc::default(),
             share: Arc::new(Mutex::new(sized.share())),
             tuning: tuning.clone(),
             spawner,

@@ -31,8 +31,7 @@ use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::thread_budget::ThreadBudget;
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
-use crate::weights::{Engines, Loaded};
-use crate::weights_watch::WeightsWatch;
+use crate::weights::{self, Engines, Loaded};
 
 /// The kind of what is loaded, see [`Readiness::set_loading`].
 const POLICIES: &str = "policies";
@@ -49,7 +48,6 @@ pub(crate) struct LoadedConfig {
     pub(crate) api: Arc<Api>,
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) live: Arc<Reloader>,
-    pub(crate) files: Arc<WeightsWatch>,
 }
 
 /// What a server is loaded from.
@@ -94,7 +92,7 @@ impl Load {
             }
             Engines::Fake => Devices::default(),
         };
-        let weights = self.load_weights(devices.clone())?;
+        let weights = self.load_weights()?;
         let Self { snapshot, sources, engines, log, supervisor, readiness, certificate, access } = self;
         let config = snapshot.config.clone();
         let registry = Registry::new();
@@ -122,19 +120,17 @@ impl Load {
             reloads,
         });
         let metrics = ServerMetrics::new(&registry)?;
-        let digest = config.fixed.cache.tier().is_some();
         let (room, sink) = (Room::at_start(&config, machine, &devices), ProgressSink::of(&readiness));
-        let sized = placing::place(&room, &devices, joined(weights)?, digest, &sink)?;
+        let sized = placing::place(&room, &devices, joined(weights)?, &sink);
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
         let cores = Cores::of(&sized, config.live.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
-        let files: Arc<WeightsWatch> = Arc::default();
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
-            runtime: tokio::runtime::Handle::try_current().ok(),
+            runtime: tokio::runtime::Handle::current(),
             cores,
             promised: promised.clone(),
             tuned,
@@ -146,6 +142,7 @@ impl Load {
             slow_reader: config.fixed.limits.slow_reader.0,
             frame_interval: config.fixed.limits.frame_interval.0,
             log: log.clone(),
+            fakes: Arc::new(weights::fake_parts),
         };
         let share = Arc::new(Mutex::new(share));
         let spawner = supervisor.spawner(ShutdownStage::Policies);
@@ -153,8 +150,6 @@ impl Load {
             starter,
             engines,
             machine,
-            digest,
-            files: files.clone(),
             share: share.clone(),
             tuning: tuning.clone(),
             spawner,
@@ -162,7 +157,7 @@ impl Load {
         });
         let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
         let loaded = weights.iter().zip(at_start).enumerate();
-        let models = loaded.map(|(number, (weights, config))| life.start(number, weights, config));
+        let models = loaded.map(|(number, (weights, config))| life.start(number, weights, config, sink.clone()));
         let api = Api::new(ApiOptions {
             models: models.collect::<Result<_, _>>()?,
             life: life.clone(),
@@ -187,19 +182,19 @@ impl Load {
         life.keep()?;
         let process = budget.process;
         live.bind(Bound { api: api.clone(), tuning, share, models: life, machine, process, promised });
-        Ok(LoadedConfig { api, policies, live, files })
+        Ok(LoadedConfig { api, policies, live })
     }
 
     /// Loads the models beside the policies, one after the other. Whoever fails meanwhile need not wait for it.
-    fn load_weights(&self, devices: Devices) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
+    fn load_weights(&self) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
         let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
-        let digest = config.fixed.cache.tier().is_some();
+        let log = self.log.clone();
         let load = move || {
             let sink = ProgressSink::of(&readiness);
             let at_start = config.live.model.iter().filter(|model| model.load == LoadKey::Start);
             let one = |model| {
                 let Obtained { config: model, held } = engines.obtain(&config.fixed.models, model, &sink)?;
-                let loaded = engines.load(&model, digest, &devices, &sink)?;
+                let loaded = engines.load(&model, &log, &sink)?;
                 Ok(Loaded { held, ..loaded })
             };
             let models = at_start.map(one).collect();

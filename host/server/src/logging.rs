@@ -87,7 +87,6 @@ impl LogHandle {
     }
 
     /// Of nothing that is installed.
-    #[cfg(test)]
     pub(crate) fn silent() -> Self {
         Self {
             reload: Arc::new(|_| Ok(())),

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use camshaft_core::message::Command;
 use crossbeam_channel::TrySendError;
 
-use crate::worker_thread::{MessageWay, WorkerMessage};
+use crate::worker::{MessageWay, WorkerMessage};
 
 /// Messages kept for a worker. Starts and cancellations are bounded by its sequences; past the bound, commands that the
 /// worker can do without are dropped.

@@ -1,19 +1,18 @@
 //! Loading models: the bundled one or a file, with errors that say which exit code they mean.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use camshaft_core::engine::{ModelKind, Reuse};
-use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
+use camshaft_core::engine::{ModelKind, Reuse, Tokenizer};
+use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, ModelOutline, Placement, WrongKind};
 use camshaft_policy::FileError;
 use camshaft_tensor::TensorModel;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
-use crate::probe::{self, Tried};
 use crate::progress::{LoadBar, ProgressSink};
-use crate::{gpu_trial, tensors};
+use crate::tensors;
 
 /// Bound of a file with a chat template.
 const TEMPLATE_BYTES: u64 = 1 << 20;
@@ -48,36 +47,25 @@ pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
     Err(ServerError::value(&config.origins, "kind", &kind, Problem::KindOfFile { expected, file }))
 }
 
-/// Loads a tensor model, after another process has tried its file. Its digest comes with it if one was asked for.
-pub(crate) fn load_tensors(
-    config: &ModelConfig,
-    sink: &ProgressSink,
-) -> Result<(TensorModel, Option<String>), ServerError> {
+/// Loads a tensor model. Its digest comes with it if one was asked for.
+///
+/// # Errors
+/// Its file is no model that can be served.
+pub(crate) fn load_tensors(config: &ModelConfig) -> Result<(TensorModel, Option<String>), ServerError> {
     if let ModelSource::Remote(source) = config.source() {
         return Err(not_pulled(&source));
     }
     let path = config.file_name();
-    let bar = LoadBar::new(&config.id, sink);
-    let tried = probe::probe(&path, config, Tried::Model, &bar)?;
     let bad = |key, problem| ServerError::model(&config.id, &config.origins, key, problem);
-    let loaded = tensors::read(&path).map_err(|problem| bad("path", problem)).and_then(|read| {
-        let digest = config.sha256.as_ref().map(|_| read.sha256());
-        if let (Some(expected), Some(got)) = (&config.sha256, &digest)
-            && expected != got
-        {
-            let (path, wanted, found) = (path.clone(), expected.clone(), got.clone());
-            return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
-        }
-        let (backend, note) = gpu_trial::backend(&path, config.backend.choice(), &bar);
-        if bar.stop().load(Ordering::Relaxed) {
-            return Err(bad("path", ModelProblem::Stopped));
-        }
-        let mut model = read.load(backend).map_err(|problem| bad("path", problem))?;
-        model.facts.notes.extend(note);
-        Ok((model, digest))
-    });
-    let (model, digest) = tried.confirm(loaded)?;
-    model.facts.notes.iter().for_each(|note| tracing::warn!(model = config.id, "{note}"));
+    let read = tensors::read(&path).map_err(|problem| bad("path", problem))?;
+    let digest = config.sha256.as_ref().map(|_| read.sha256());
+    if let (Some(wanted), Some(found)) = (&config.sha256, &digest)
+        && wanted != found
+    {
+        let (wanted, found) = (wanted.clone(), found.clone());
+        return Err(bad("sha256", EngineLoadError::WrongDigest { path, wanted, found }.into()));
+    }
+    let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
     Ok((model, digest))
 }
 
@@ -140,41 +128,49 @@ fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// Refuses a type of KV entries that is asked for and that the model cannot have: no device changes that.
-pub(crate) fn kv_type_fits(config: &ModelConfig, model: &LoadedModel) -> Result<(), ServerError> {
-    let asked = config.kv_type.set().map_or(Ok(()), |kv_type| model.takes_kv_type(kv_type.kv_type()));
-    asked.map_err(|error| ServerError::model(&config.id, &config.origins, "kv-type", error))
+/// What the files of a model say of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Outlines {
+    pub(crate) model: Arc<ModelOutline>,
+    pub(crate) draft: Option<Arc<ModelOutline>>,
 }
 
-/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `sink` hears how
-/// far it is.
-pub(crate) fn load(
-    config: &ModelConfig,
-    digest: bool,
-    placement: Placement,
-    sink: &ProgressSink,
-) -> Result<Arc<LoadedModel>, ServerError> {
-    let bar = LoadBar::new(&config.id, sink);
-    let options = options(config, digest, placement, &bar);
-    let engine = |error| from_engine(config, error);
-    // They are loaded once it is known where the weights are.
-    let examined = |model: Arc<LoadedModel>| {
-        config.adapter.iter().try_for_each(|adapter| model.examine_adapter(&adapter.path)).map(|()| model)
-    };
-    match config.source() {
-        // The bundled weights are known to be good; an adapter is not.
-        ModelSource::Demo if config.lora.is_none() && config.adapter.is_empty() => demo::load(&options).map_err(engine),
-        ModelSource::Demo => {
-            let tried = probe::probe(Path::new(demo::NAME), config, Tried::Model, &bar)?;
-            tried.confirm(demo::load(&options).and_then(examined).map_err(engine))
+/// Reads what the files of a model say, and what reads its texts.
+///
+/// # Errors
+/// They are no models that can be served.
+pub(crate) fn outlines(config: &ModelConfig) -> Result<(Arc<dyn Tokenizer>, Outlines), ServerError> {
+    let bar = LoadBar::new(&config.id, &ProgressSink::default());
+    let model = load(config, false, Placement::Nowhere, &bar)?;
+    let outline = |model: &LoadedModel| Arc::new(model.outline().clone());
+    let draft = config.draft_model.as_ref();
+    let draft = draft.map(|path| load_draft(config, path, Placement::Nowhere)).transpose()?;
+    Ok((model.tokenizer(), Outlines { model: outline(&model), draft: draft.map(|draft| outline(&draft)) }))
+}
+
+impl Outlines {
+    /// Refuses what a configuration asks of such models that they cannot have.
+    pub(crate) fn fit(&self, config: &ModelConfig) -> Result<(), ServerError> {
+        settings_fit(config, self.model.info.kind)?;
+        let takes = |model: &ModelOutline| {
+            config.kv_type.set().map_or(Ok(()), |kv_type| model.takes_kv_type(kv_type.kv_type()))
+        };
+        // No device changes that.
+        takes(&self.model).map_err(|error| ServerError::model(&config.id, &config.origins, "kv-type", error))?;
+        let (Some(draft), Some(path)) = (&self.draft, &config.draft_model) else { return Ok(()) };
+        let bad = |source| {
+            let problem = ModelProblem::Draft { path: path.clone(), source };
+            ServerError::model(&config.id, &config.origins, "draft-model", problem)
+        };
+        takes(draft).map_err(|error| bad(DraftProblem::KvType(error)))?;
+        let (theirs, ours) = (&draft.info.vocabulary, &self.model.info.vocabulary);
+        if !theirs.is_same_as(ours) {
+            return Err(bad(DraftProblem::Vocabulary { theirs: theirs.size(), ours: ours.size() }));
         }
-        // The classifier is a tensor model, which `load_tensors` loads.
-        ModelSource::File(_) | ModelSource::Digits => {
-            let path = config.file_name();
-            let tried = probe::probe(&path, config, Tried::Model, &bar)?;
-            tried.confirm(LoadedModel::from_file(&path, &options).and_then(examined).map_err(engine))
+        if draft.info.reuse != Reuse::Ranges || self.model.info.reuse != Reuse::Ranges {
+            return Err(bad(DraftProblem::StateCannotBeCut));
         }
-        ModelSource::Remote(source) => Err(not_pulled(&source)),
+        Ok(())
     }
 }
 
@@ -191,20 +187,51 @@ pub(crate) fn chat_template(config: &ModelConfig) -> Result<Option<String>, Serv
     config.chat_template.as_ref().map(read).transpose()
 }
 
-/// Loads the weights of a model that was loaded before, to another place.
-pub(crate) fn load_again(
+/// Loads a model's weights. `digest`: their digest is wanted.
+///
+/// # Errors
+/// Its file is no model that can be served.
+pub(crate) fn load(
     config: &ModelConfig,
     digest: bool,
     placement: Placement,
-    sink: &ProgressSink,
+    bar: &LoadBar,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let options = options(config, digest, placement, &LoadBar::new(&config.id, sink));
+    let options = LoadOptions {
+        verify_sha256: config.sha256.clone(),
+        digest,
+        kind: config.kind.wanted(),
+        adapter: config.adapter(),
+        copy: !config.mmap,
+        lock: config.mlock,
+        progress: Some(bar.stage("loading")),
+        placement,
+    };
     let loaded = match config.source() {
         ModelSource::Demo => demo::load(&options),
         ModelSource::Remote(source) => return Err(not_pulled(&source)),
+        // The classifier is a tensor model, which `load_tensors` loads.
         ModelSource::File(_) | ModelSource::Digits => LoadedModel::from_file(&config.file_name(), &options),
     };
     loaded.map_err(|error| from_engine(config, error))
+}
+
+/// Loads a draft model.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_draft(
+    config: &ModelConfig,
+    path: &Path,
+    placement: Placement,
+) -> Result<Arc<LoadedModel>, ServerError> {
+    let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
+    let options = LoadOptions { kind, copy, placement, ..LoadOptions::default() };
+    LoadedModel::from_file(path, &options).map_err(|error| match error {
+        // It is not the kind of the model that is at fault.
+        EngineLoadError::WrongKind { .. } => ServerError::model(&config.id, &config.origins, "draft-model", error),
+        error => from_engine(config, error),
+    })
 }
 
 /// The host's memory has no room for a model whose device failed.
@@ -220,58 +247,6 @@ pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
 /// Whoever loads a model has pulled it before.
 fn not_pulled(source: &str) -> ServerError {
     ServerError::internal("load", anyhow::anyhow!("{source:?} was not pulled"))
-}
-
-fn options(config: &ModelConfig, digest: bool, placement: Placement, bar: &LoadBar) -> LoadOptions {
-    LoadOptions {
-        verify_sha256: config.sha256.clone(),
-        digest,
-        kind: config.kind.wanted(),
-        adapter: config.adapter(),
-        copy: !config.mmap,
-        lock: config.mlock,
-        progress: Some(bar.stage("loading")),
-        placement,
-    }
-}
-
-/// Loads a draft model.
-///
-/// # Errors
-/// As [`load`], and one that has another vocabulary or whose state cannot be cut.
-pub(crate) fn load_draft(
-    config: &ModelConfig,
-    path: &Path,
-    target: &LoadedModel,
-    (placement, sink): (Placement, &ProgressSink),
-) -> Result<Arc<LoadedModel>, ServerError> {
-    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, sink))?;
-    let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
-    let options = LoadOptions { kind, copy, placement, ..LoadOptions::default() };
-    let wrong = |error: EngineLoadError| match error {
-        // It is not the kind of the model that is at fault.
-        EngineLoadError::WrongKind { .. } => ServerError::model(&config.id, &config.origins, "draft-model", error),
-        error => from_engine(config, error),
-    };
-    let loaded = LoadedModel::from_file(path, &options).map_err(wrong);
-    let draft = tried.confirm(loaded)?;
-    let bad = |source| {
-        let problem = ModelProblem::Draft { path: path.to_owned(), source };
-        Err(ServerError::model(&config.id, &config.origins, "draft-model", problem))
-    };
-    let kv_type = config.kv_type.set().map_or(Ok(()), |kv_type| draft.takes_kv_type(kv_type.kv_type()));
-    if let Err(error) = kv_type {
-        return bad(DraftProblem::KvType(error));
-    }
-    let (theirs, ours) = (&draft.info().vocabulary, &target.info().vocabulary);
-    if !theirs.is_same_as(ours) {
-        let (theirs, ours) = (theirs.size(), ours.size());
-        return bad(DraftProblem::Vocabulary { theirs, ours });
-    }
-    if draft.info().reuse != Reuse::Ranges || target.info().reuse != Reuse::Ranges {
-        return bad(DraftProblem::StateCannotBeCut);
-    }
-    Ok(draft)
 }
 
 /// What the engine says of a model, as the process's error.

@@ -11,6 +11,7 @@ use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, Grants, PolicyConfig, Poli
 use prometheus::Registry;
 
 use crate::config::Config;
+use crate::environment;
 use crate::error::{Problem, ServerError};
 use crate::own_program::own_program;
 use crate::supervisor::{Ending, Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
@@ -130,8 +131,8 @@ pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &Policy
 
 /// What compiles components: this program, in a process of its own. Only for the program that has the command.
 pub(crate) fn compiler() -> Option<CompileProgram> {
-    let program = own_program().ok()?;
-    Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], bounds: COMPILE_BOUNDS })
+    let (program, environment) = (own_program().ok()?, environment::missing());
+    Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], environment, bounds: COMPILE_BOUNDS })
 }
 
 /// Where compiled components are kept between runs.

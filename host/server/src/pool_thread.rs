@@ -23,7 +23,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
 use crate::supervisor::{ShutdownStage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
-use crate::worker_thread::{WorkerMessage, WorkerReport};
+use crate::worker::{WorkerMessage, WorkerReport};
 
 /// How often the pool looks for swapped schedulers and clients that left, which wake nobody.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ use crate::config::ModelConfig;
 use crate::metrics::ServerMetrics;
 use crate::streams::tests::NoPolicies;
 use crate::streams::{Stream, Streams};
-use crate::worker_thread::{Handle, WorkerMessage};
+use crate::worker::{Handle, WorkerMessage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };

@@ -1,10 +1,9 @@
 //! How far a model is loaded: on a progress bar, and for those who ask over HTTP. Nothing is drawn unless standard error is a
 //! terminal.
 use std::fmt;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use camshaft_api::Readiness;
 use camshaft_engine::LoadProgress;
@@ -14,8 +13,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) const MODELS: &str = "models";
 /// Length of a bar: per cent.
 const WHOLE: u64 = 100;
-/// Begins a line that says which file comes next.
-const FILE: &str = "file ";
 
 /// Hears how far a model is: of each stage, per cent.
 type Tell = Arc<dyn Fn(&'static str, u64) + Send + Sync>;
@@ -72,8 +69,6 @@ pub(crate) struct LoadBar(Arc<Told>);
 struct Told {
     bar: ProgressBar,
     sink: ProgressSink,
-    /// Which of its files the process is at that loads them first.
-    file: AtomicUsize,
 }
 
 impl Told {
@@ -89,12 +84,12 @@ impl LoadBar {
         let bar = ProgressBar::new(WHOLE).with_prefix(model.to_owned());
         let style = ProgressStyle::with_template("model {prefix}: {msg:8} [{bar:40}] {percent:>3} %");
         let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self(Arc::new(Told { bar, sink: sink.clone(), file: AtomicUsize::new(0) }))
+        Self(Arc::new(Told { bar, sink: sink.clone() }))
     }
 
-    /// Becomes true where the load is to end.
-    pub(crate) fn stop(&self) -> &AtomicBool {
-        self.0.sink.stop()
+    /// Of a process that says how far it is to another one, which draws it.
+    pub(crate) fn hidden(sink: &ProgressSink) -> Self {
+        Self(Arc::new(Told { bar: ProgressBar::hidden(), sink: sink.clone() }))
     }
 
     /// Shows the progress of a stage that has just begun.
@@ -104,24 +99,6 @@ impl LoadBar {
             told.tell(stage, per_cent(part));
             if told.sink.stop().load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }))
-    }
-
-    /// Shows the progress that [`tell_parent`] reports from the process that loads the file first, until it ends.
-    pub(crate) fn follow(&self, said: Option<impl Read>) {
-        let Some(said) = said else { return };
-        self.0.tell("checking", 0);
-        for line in BufReader::new(said).lines().map_while(Result::ok) {
-            if let Ok(per_cent) = line.parse::<u64>() {
-                self.0.tell("checking", per_cent.min(WHOLE));
-            } else if let Some(file) = line.strip_prefix(FILE).and_then(|file| file.parse().ok()) {
-                self.0.file.store(file, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Which of its files the process was at that [`LoadBar::follow`] followed: the model's has the number 0.
-    pub(crate) fn file(&self) -> usize {
-        self.0.file.load(Ordering::Relaxed)
     }
 }
 
@@ -135,37 +112,13 @@ fn per_cent(part: f32) -> u64 {
     (part.clamp(0.0, 1.0) * WHOLE as f32) as u64
 }
 
-/// Writes a line to standard output that says which file comes next.
-pub(crate) fn tell_file(number: usize) {
-    // The parent may be gone; then nobody needs it.
-    let _ = writeln!(std::io::stdout(), "{FILE}{number}");
-}
-
-/// Writes a line to standard output for each per cent that is done.
-pub(crate) fn tell_parent() -> LoadProgress {
-    let told = AtomicU64::new(0);
-    LoadProgress(Arc::new(move |part| {
-        let now = per_cent(part);
-        if told.swap(now, Ordering::Relaxed) < now {
-            // The parent may be gone; then nobody needs it.
-            let _ = writeln!(std::io::stdout(), "{now}");
-        }
-        ControlFlow::Continue(())
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn follows_what_the_other_process_says_and_nothing_else() {
+    fn a_stage_tells_how_far_it_is() {
         let bar = LoadBar::new("m", &ProgressSink::default());
-        bar.follow(Some("1\n37\nnot a number\n".as_bytes()));
-        assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (37, "checking"));
-        bar.follow(Some("4000\n".as_bytes()));
-        assert_eq!(bar.0.bar.position(), WHOLE);
-        bar.follow(None::<&[u8]>);
         let LoadProgress(tell) = bar.stage("loading");
         assert_eq!(tell(0.5), ControlFlow::Continue(()));
         assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (50, "loading"));

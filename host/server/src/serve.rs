@@ -107,7 +107,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         () = signals.end() => return Ok(()),
     };
     // Until it ends, nobody evicts what it serves.
-    let LoadedConfig { api, policies, live, files } = loaded;
+    let LoadedConfig { api, policies, live } = loaded;
 
     let tls = checked.tls;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -122,7 +122,6 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
     }
-    tokio::spawn(files.run());
     tell("the line on standard output", move || announce(&announcement)).await;
     notify(NotifyState::Ready).await;
 

@@ -8,8 +8,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use camshaft_api::{Api, ApiOptions, Control, FixedModels, LocalQuotas, Readiness, Reloaded};
+use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::FakeEngine;
+use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo, State};
 use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
@@ -27,9 +29,7 @@ use crate::reload;
 use crate::sizing;
 use crate::tuning::Tuning;
 use crate::weights::Engines;
-use crate::worker_thread::tests::Fragile;
 
-const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };
 /// Engines that are made from now on work, panic at their first decode, or cannot be made.
 const WORKS: u8 = 0;
 const PANICS: u8 = 1;
@@ -75,6 +75,11 @@ impl Bench {
     }
 
     fn with(engines: u8, workers: u32) -> Self {
+        Self::caching(engines, workers, |_| PrefixCache::new(0))
+    }
+
+    /// `cache`: that of a worker, by what its engine does.
+    fn caching(engines: u8, workers: u32, cache: impl Fn(u8) -> PrefixCache + Send + Sync + 'static) -> Self {
         let set = vec!["policy.allow-empty=true".to_owned(), format!("model=[{{id=\"m\", workers={workers}}}]")];
         let dir = tempfile::tempdir().unwrap();
         let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), set, ..Overrides::default() };
@@ -85,15 +90,28 @@ impl Bench {
             .live
             .model
             .iter()
-            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap())
+            .map(|model| Engines::Fake.load(model, &LogHandle::silent(), &ProgressSink::default()).unwrap())
             .collect();
         let devices = Devices::default();
         let room = sizing::Room::at_start(&config, Machine { memory: 1 << 33, cores: 2 }, &devices);
         let sized = sizing::size(&room, &devices, loaded);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
+        let engines = Arc::new(AtomicU8::new(engines));
+        let fakes: Fakes = {
+            let engines = engines.clone();
+            Arc::new(move |limits: EngineLimits, id: WorkerId, _| {
+                let engines = engines.load(Ordering::SeqCst);
+                if engines == IS_MISSING {
+                    return Err(ServerError::internal("make an engine", anyhow::anyhow!("as the test asked")));
+                }
+                let mut engine = FakeEngine::new(limits, u64::from(id.0));
+                engine.panics = engines == PANICS || (engines == FIRST_PANICS && id == WorkerId(0));
+                Ok((engine, cache(engines)))
+            })
+        };
         let starter = Starter {
-            runtime: None,
+            runtime: tokio::runtime::Handle::current(),
             cores: Cores::default(),
             promised: Arc::new(Mutex::new(Promised::of(&sized.budget))),
             tuned,
@@ -105,33 +123,11 @@ impl Bench {
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
             log: LogHandle::silent(),
+            fakes,
         };
-        let (alive, _) = crossbeam_channel::bounded(0);
-        let bounds = watch::channel(ModelBounds::of(&config.live.model[0])).1;
-        let beginning = Beginning { health: ModelHealth::default(), alive, bounds };
-        let engines = Arc::new(AtomicU8::new(engines));
-        let make = {
-            let engines = engines.clone();
-            move |id: WorkerId| {
-                let panics = match engines.load(Ordering::SeqCst) {
-                    IS_MISSING => {
-                        return Err(ServerError::internal("make an engine", anyhow::anyhow!("as the test asked")));
-                    }
-                    engines => engines == PANICS || (engines == FIRST_PANICS && id == WorkerId(0)),
-                };
-                let engine = FakeEngine::new(LIMITS, u64::from(id.0));
-                let engine = Fragile { engine, panics, warmed: Arc::default() };
-                Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
-            }
-        };
-        let text =
-            Readable { info: FakeEngine::info(LIMITS), tokenizer: Arc::new(ByteTokenizer), origin: Origin::Fake };
-        let weights = &sized.weights[0];
-        let start = |setup, grammars: &_| starter.start_worker(setup, (weights, grammars, &beginning), make.clone());
-        let grammars = GrammarStore::new(text.info.vocabulary.clone());
-        let model = starter.start_pool(weights, (text, grammars), &beginning, (|_: &_| Ok(Arc::default()), start));
+        let model = starter.start(0, &sized.weights[0], ProgressSink::default()).unwrap().model;
         let api = Api::new(ApiOptions {
-            models: vec![model.unwrap()],
+            models: vec![model],
             life: Arc::new(FixedModels),
             policies: policies.clone(),
             registry: registry.clone(),
@@ -202,6 +198,41 @@ async fn regression_a_worker_that_does_not_come_back_makes_the_server_unready_un
     bench.becomes(StatusCode::OK).await;
     assert_eq!(bench.generate().await, StatusCode::OK);
     assert_eq!((bench.figure("camshaft_worker_up"), bench.figure("camshaft_worker_restarts_total")), (1.0, 1.0));
+}
+
+/// A tier that is closed when the test says: by dropping the sender.
+struct Stalled(Receiver<Infallible>);
+
+impl ColdTier for Stalled {
+    fn put(&mut self, _: SegmentId, _: &SegmentInfo, _: &State) {}
+    fn get(&mut self, _: SegmentId) -> Option<State> {
+        None
+    }
+    fn remove(&mut self, _: SegmentId) {}
+    fn lost(&mut self, _: &mut Vec<SegmentId>) {}
+}
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        assert!(self.0.recv().is_err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
+    let (release, stalled) = crossbeam_channel::bounded(0);
+    let bench = Bench::caching(PANICS, 1, move |engines| match engines {
+        PANICS => PrefixCache::new(0).with_cold(Box::new(Stalled(stalled.clone())), Vec::new()),
+        _ => PrefixCache::new(0),
+    });
+    bench.engines.store(WORKS, Ordering::SeqCst);
+    assert!(bench.generate().await.is_server_error(), "its client does not wait for the disk");
+    assert_eq!(bench.generate().await, StatusCode::SERVICE_UNAVAILABLE, "nor does who comes later");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(bench.figure("camshaft_worker_up"), 0.0, "the directory is still in use");
+    drop(release);
+    bench.becomes(StatusCode::OK).await;
+    assert_eq!(bench.generate().await, StatusCode::OK);
 }
 
 #[tokio::test(flavor = "multi_thread")]

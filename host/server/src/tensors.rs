@@ -2,9 +2,8 @@
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use camshaft_core::jobs::BatchModel;
 use camshaft_engine::EngineLoadError;
-use camshaft_tensor::{BackendChoice, Files, GatherError, Predictor, TensorModel, WEIGHTS_BYTES, Wanted};
+use camshaft_tensor::{BackendChoice, Files, GatherError, TensorModel, Wanted};
 use sha2::{Digest, Sha256};
 
 use crate::digits;
@@ -33,15 +32,6 @@ pub(crate) fn read(path: &Path) -> Result<ReadModel, ModelProblem> {
         GatherError::Model(error) => ModelProblem::Refused { path: path.to_owned(), why: error.to_string() },
     })?;
     Ok(ReadModel { path: path.to_owned(), files })
-}
-
-/// Upper bound of what reading a model takes. A manifest does not say how large its weights are.
-pub(crate) fn most_bytes(path: &Path) -> u64 {
-    match camshaft_tensor::FileFormat::of(path) {
-        // A file that is not there is refused later.
-        Some(_) => std::fs::metadata(path).map_or(0, |file| file.len()),
-        None => WEIGHTS_BYTES,
-    }
 }
 
 /// Bytes of a model's files. One that cannot be read counts as nothing: it is refused later.
@@ -95,19 +85,10 @@ impl ReadModel {
     }
 }
 
-/// What the process that tries a file does: loads the model, and computes one input on the CPU.
-///
-/// # Errors
-/// It cannot be served.
-pub(crate) fn try_here(path: &Path) -> Result<(), ModelProblem> {
-    let model = read(path)?.load(BackendChoice::Cpu)?;
-    // A model may not take the numbers that are tried. What ends the process would end the server, too.
-    let _ = Predictor::new(model.into()).warm_up();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use camshaft_tensor::WEIGHTS_BYTES;
+
     use super::*;
 
     #[test]

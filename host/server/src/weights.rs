@@ -1,30 +1,34 @@
-//! A model's weights, checked against its configuration, and what is made of them: engines, embedders, drafters.
+//! What is known of a model that is to be served, and what is made of its weights: engines, embedders, drafters.
 use std::fs;
 use std::sync::Arc;
 
-use camshaft_core::embed::Embedder;
+use camshaft_core::cache::PrefixCache;
+use camshaft_core::embed::EmbedderLimits;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::sizes::{DraftNeeds, ModelNeeds, Sizes, Wishes};
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
-use camshaft_engine::disk::DiskError;
-use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
+use camshaft_engine::{
+    EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, ModelMark, ModelOutline, Offload, Placement,
+};
 use camshaft_registry::InUse;
-use camshaft_tensor::TensorModel;
 
-use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{FlashKey, Format, IsolationKey, KvTypeKey, ModelConfig, Models};
+use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
-use crate::models;
-use crate::own_program::has_roles;
+use crate::logging::LogHandle;
+use crate::models::{self, Outlines};
 use crate::progress::ProgressSink;
+use crate::reader::{self, Reading};
 use crate::registry::{self, Obtained};
+use crate::worker_process::TensorProcess;
 
 /// What the fake engines pretend to have been trained for.
 const FAKE_TOKENS: u32 = 8192;
+/// Numbers of a vector that they give.
+const FAKE_DIMENSIONS: u32 = 64;
 const FAKE_LIMITS: EngineLimits =
     EngineLimits { sequences: 1, kv_tokens: FAKE_TOKENS, batch_tokens: 512, context_tokens: FAKE_TOKENS };
 
@@ -37,24 +41,24 @@ pub(crate) enum Engines {
     Fake,
 }
 
-/// A configured model with its weights.
+/// A configured model, and what is known of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub(crate) config: ModelConfig,
     pub(crate) source: WeightsSource,
-    /// The chat template of the configuration.
-    pub(crate) template: Option<String>,
+    /// Who reads for it; `None`: it reads no texts.
+    pub(crate) reading: Option<Arc<Reading>>,
     /// More layers do not work on devices.
     pub(crate) most_layers: Option<u32>,
     /// Flash attention was turned off, because devices failed at it.
     pub(crate) lost_flash: bool,
-    /// A process of its own computes: its weights are not here.
-    pub(crate) is_apart: bool,
+    /// Layers on devices that work.
+    pub(crate) offload: Option<Offload>,
     /// Keeps its files in the cache of models, if they lie there.
     pub(crate) held: Option<Arc<InUse>>,
 }
 
-/// A model with its weights and its sizes, ready to be started.
+/// A model with its sizes, ready to be started.
 #[derive(Debug, Clone)]
 pub(crate) struct Weights {
     pub(crate) loaded: Loaded,
@@ -63,65 +67,41 @@ pub(crate) struct Weights {
 
 #[derive(Debug, Clone)]
 pub(crate) enum WeightsSource {
-    Llama {
-        model: Arc<LoadedModel>,
-        draft: Option<Arc<LoadedModel>>,
-    },
-    Tensors {
-        model: Arc<TensorModel>,
-        /// Of its file, if somebody wants to know it.
-        sha256: Option<String>,
-    },
+    Llama(Outlines),
+    /// A tensor model, which is loaded.
+    Tensors(Arc<TensorProcess>),
+    /// One that is about to be.
+    Predicts,
     /// Generates or embeds.
     Fake(ModelKind),
 }
 
 impl Engines {
-    /// Loads a model's weights, or only looks at them, if some will lie on devices: how many follows from the sizes of all
-    /// models. `digest`: the disk cache wants to know them by their digest. `sink` hears how far it is.
+    /// Finds out what a model's file says: its weights are loaded where it is computed. A tensor model is loaded; `log` and `sink` are
+    /// for its process.
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
     pub(crate) fn load(
         self,
         config: &ModelConfig,
-        digest: bool,
-        devices: &Devices,
+        log: &LogHandle,
         sink: &ProgressSink,
     ) -> Result<Loaded, ServerError> {
-        let mut is_apart = may_be_apart(config);
-        let source = match self {
-            Self::Fake => WeightsSource::Fake(match config.kind.wanted() {
-                Some(ModelKind::Embed) => ModelKind::Embed,
-                _ => ModelKind::Generate,
-            }),
+        let (reading, source) = match self {
             Self::Llama if models::format(config)? == Format::Tensors => {
                 models::settings_fit(config, ModelKind::Predict)?;
-                let (model, sha256) = models::load_tensors(config, sink)?;
-                WeightsSource::Tensors { model: Arc::new(model), sha256 }
+                (None, WeightsSource::Tensors(TensorProcess::load(config, log, sink)?.into()))
             }
-            Self::Llama => {
-                let wants_devices = devices.are_wanted(config);
-                let looks = wants_devices || is_apart;
-                let placement = if looks { Placement::Nowhere } else { Placement::Host };
-                // Reading all of a file twice would take its time.
-                let mut model = models::load(config, digest && !looks, placement, sink)?;
-                models::settings_fit(config, model.info().kind)?;
-                models::kv_type_fits(config, &model)?;
-                is_apart &= !wants_devices && model.info().kind == ModelKind::Generate;
-                if looks && !wants_devices && !is_apart {
-                    model = models::load_again(config, digest, Placement::Host, sink)?;
-                }
-                let place = if is_apart { Placement::Nowhere } else { Placement::Host };
-                let draft = config.draft_model.as_ref();
-                let draft = draft.map(|path| models::load_draft(config, path, &model, (place, sink))).transpose()?;
-                WeightsSource::Llama { model, draft }
+            _ => {
+                let (reading, outlines) = reader::open(config, self == Self::Fake)?;
+                let fake = WeightsSource::Fake(reading.info.kind);
+                outlines.iter().try_for_each(|outlines| outlines.fit(config))?;
+                (Some(Arc::new(reading)), outlines.map_or(fake, WeightsSource::Llama))
             }
         };
-        is_apart &= !matches!(source, WeightsSource::Tensors { .. } | WeightsSource::Fake(ModelKind::Embed));
-        let template = models::chat_template(config)?;
-        let (most_layers, lost_flash, held) = (None, false, None);
-        Ok(Loaded { config: config.clone(), source, template, most_layers, lost_flash, is_apart, held })
+        let (most_layers, lost_flash, offload, held) = (None, false, None, None);
+        Ok(Loaded { config: config.clone(), source, reading, most_layers, lost_flash, offload, held })
     }
 }
 
@@ -147,19 +127,9 @@ impl Engines {
 impl Loaded {
     pub(crate) fn kind(&self) -> ModelKind {
         match &self.source {
-            WeightsSource::Llama { model, .. } => model.info().kind,
-            WeightsSource::Tensors { .. } => ModelKind::Predict,
+            WeightsSource::Llama(outlines) => outlines.model.info.kind,
+            WeightsSource::Tensors(_) | WeightsSource::Predicts => ModelKind::Predict,
             WeightsSource::Fake(kind) => *kind,
-        }
-    }
-
-    /// The files that its weights and those of its draft model are mapped from.
-    pub(crate) fn mapped_files(&self) -> Vec<Arc<MappedFile>> {
-        match &self.source {
-            WeightsSource::Llama { model, draft } => {
-                [Some(model), draft.as_ref()].into_iter().flatten().flat_map(|of| of.mapped_files().to_vec()).collect()
-            }
-            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => Vec::new(),
         }
     }
 
@@ -181,17 +151,17 @@ impl Loaded {
         let (config, mut wishes) = (&self.config, self.config.wishes());
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
-            WeightsSource::Llama { model, draft } => {
+            WeightsSource::Llama(Outlines { model, draft }) => {
                 // They lie beside the weights, and each is about as large as its file. One that cannot be read is refused when it is loaded.
                 let adapters = config.lora.iter().chain(config.adapter.iter().map(|adapter| &adapter.path));
                 let bytes = adapters.filter_map(|path| fs::metadata(path).ok()).map(|file| file.len());
                 let adapter = bytes.fold(0, u64::saturating_add);
                 let kv_type = config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type);
-                let packs = |model: &LoadedModel| model.takes_kv_type(KvType::Q8_0).is_ok();
+                let packs = |model: &ModelOutline| model.takes_kv_type(KvType::Q8_0).is_ok();
                 wishes.may_quantize &= packs(model) && draft.as_deref().is_none_or(packs);
                 // It has as large a cache as the model.
                 let draft = draft.as_ref().map(|draft| DraftNeeds {
-                    weights: draft.info().weight_bytes,
+                    weights: draft.info.weight_bytes,
                     kv_token: draft.kv_token_bytes(kv_type),
                     kv_token_q8: draft.kv_token_bytes(KvType::Q8_0),
                     sequence: draft.sequence_bytes(),
@@ -209,22 +179,22 @@ impl Loaded {
                 ModelNeeds {
                     generates,
                     workers: self.workers(),
-                    weights: model.info().weight_bytes.saturating_add(adapter).saturating_add(states),
+                    weights: model.info.weight_bytes.saturating_add(adapter).saturating_add(states),
                     input_weights: model.input_weight_bytes(),
-                    trained_tokens: model.info().trained_context_tokens,
+                    trained_tokens: model.info.trained_context_tokens,
                     kv_token: model.kv_token_bytes(kv_type),
                     kv_token_q8: model.kv_token_bytes(KvType::Q8_0),
                     sequence: model.sequence_bytes(),
                     batch_token,
-                    devices: devices.needs(config, model.layers(), self.most_layers),
+                    devices: devices.needs(config, model.layers, self.most_layers),
                     draft: draft.unwrap_or_default(),
                     wishes,
                 }
             }
-            WeightsSource::Tensors { model, .. } => ModelNeeds {
+            WeightsSource::Tensors(process) => ModelNeeds {
                 generates,
                 workers: self.workers(),
-                weights: model.memory_bytes(self.workers(), self.config.batch_size),
+                weights: process.memory_bytes(self.workers(), self.config.batch_size),
                 input_weights: 0,
                 trained_tokens: 1,
                 kv_token: 0,
@@ -236,7 +206,7 @@ impl Loaded {
                 // Each worker is one.
                 wishes: Wishes { threads: Some(1), ..Wishes::default() },
             },
-            WeightsSource::Fake(_) => ModelNeeds {
+            WeightsSource::Predicts | WeightsSource::Fake(_) => ModelNeeds {
                 generates,
                 workers: config.workers,
                 weights: 0,
@@ -253,22 +223,12 @@ impl Loaded {
         }
     }
 
-    /// What is known of a model that reads texts, with the chat template of the configuration.
-    pub(crate) fn text_info(&self) -> Option<ModelInfo> {
-        let WeightsSource::Llama { model, .. } = &self.source else { return None };
-        let info = model.info().clone();
-        Some(match &self.template {
-            Some(template) => ModelInfo { chat_template: Some(template.clone()), tool_template: None, ..info },
-            None => info,
-        })
-    }
-
     /// Its name, as its file has it, and how many parameters it has.
     pub(crate) fn described(&self) -> (String, u64) {
         match &self.source {
-            WeightsSource::Llama { model, .. } => (model.info().name.clone(), model.info().parameters),
-            WeightsSource::Tensors { model, .. } => (model.facts.name.clone(), model.facts.parameters),
-            WeightsSource::Fake(_) => ("fake".to_owned(), 0),
+            WeightsSource::Llama(outlines) => (outlines.model.info.name.clone(), outlines.model.info.parameters),
+            WeightsSource::Tensors(process) => (process.outline.facts.name.clone(), process.outline.facts.parameters),
+            WeightsSource::Predicts | WeightsSource::Fake(_) => ("fake".to_owned(), 0),
         }
     }
 }
@@ -293,8 +253,8 @@ impl Weights {
     /// Whether a device computes all of its layers, so that processors are left.
     pub(crate) fn computes_on_device(&self) -> bool {
         match &self.loaded.source {
-            WeightsSource::Llama { model, .. } => self.sizes.offloaded.layers >= model.layers(),
-            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => false,
+            WeightsSource::Llama(outlines) => self.sizes.offloaded.layers >= outlines.model.layers,
+            WeightsSource::Tensors(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => false,
         }
     }
 
@@ -316,43 +276,19 @@ impl Weights {
         engine_options(self.config(), &self.sizes)
     }
 
-    /// Makes what a first worker would run, and lets go of it.
-    ///
-    /// # Errors
-    /// There is not enough memory, or the configuration does not fit the model.
-    pub(crate) fn try_out(&self) -> Result<(), ServerError> {
-        let config = self.config();
+    /// Where its layers lie.
+    pub(crate) fn placement(&self) -> Placement {
+        let offload = self.loaded.offload.clone().filter(|_| self.sizes.offloaded.layers > 0);
+        offload.map_or(Placement::Host, Placement::Devices)
+    }
+
+    /// By which another process tells whether it has loaded the same; `None`: a fake model.
+    pub(crate) fn mark(&self) -> Option<ModelMark> {
         match &self.loaded.source {
-            WeightsSource::Llama { model, .. } if !self.is_generating() => {
-                dimensions_fit(config, embedder(config, model, &self.sizes)?.limits().dimensions)
-            }
-            WeightsSource::Llama { model, draft } => {
-                let options = self.engine_options();
-                drop(engine(config, model, &options)?);
-                speculation(config, draft.as_ref(), &options).map(drop)
-            }
-            // It was when it was loaded.
-            WeightsSource::Tensors { .. } | WeightsSource::Fake(_) => Ok(()),
+            WeightsSource::Llama(outlines) => Some(outlines.model.mark()),
+            WeightsSource::Tensors(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => None,
         }
     }
-
-    /// Checks that its workers could keep segments on disk. Leaves nothing behind.
-    ///
-    /// # Errors
-    /// The directory cannot be made or read, or another process uses it.
-    pub(crate) fn check_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
-        let WeightsSource::Llama { model, .. } = &self.loaded.source else { return Ok(()) };
-        let workers = u32::try_from(self.loaded.caching_workers()).unwrap_or_default();
-        let options = self.engine_options();
-        let id = &self.config().id;
-        let owner = |worker| CacheOwner { id, model, options: &options, worker: WorkerId(worker) };
-        (0..workers).try_for_each(|worker| plan.check_disk(&owner(worker)))
-    }
-}
-
-/// Whether a process of its own may compute for a model that generates, if no device does.
-fn may_be_apart(config: &ModelConfig) -> bool {
-    config.isolation == IsolationKey::Process && has_roles()
 }
 
 /// What a fake engine of these sizes can hold.
@@ -366,11 +302,22 @@ pub(crate) fn fake_info(kind: ModelKind) -> ModelInfo {
     ModelInfo { kind, ..FakeEngine::info(FAKE_LIMITS) }
 }
 
-/// A fake engine of a worker.
-pub(crate) fn fake_engine(limits: EngineLimits, worker: WorkerId) -> FakeEngine {
+/// A fake engine of a worker, and its cache of so many bytes.
+pub(crate) fn fake_parts(
+    limits: EngineLimits,
+    worker: WorkerId,
+    cache_bytes: u64,
+) -> Result<(FakeEngine, PrefixCache), ServerError> {
     let mut engine = FakeEngine::new(limits, u64::from(worker.0));
     engine.memory = 8;
-    engine
+    Ok((engine, PrefixCache::new(cache_bytes)))
+}
+
+/// What a fake embedder of these sizes can hold.
+pub(crate) fn fake_embedder_limits(sizes: &Sizes) -> EmbedderLimits {
+    let Sizes { sequences, batch_tokens, input_tokens, .. } = *sizes;
+    let (efficient_tokens, batch_inputs) = (batch_tokens, sequences as usize);
+    EmbedderLimits { batch_tokens, efficient_tokens, batch_inputs, input_tokens, dimensions: FAKE_DIMENSIONS }
 }
 
 /// What a context of a model is made with.
@@ -437,7 +384,7 @@ pub(crate) fn speculation(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache_plan::CacheShare;
+    use crate::cache_plan::{CachePlan, CacheShare};
     use crate::config::{Config, Overrides};
 
     fn config(set: &str) -> Config {
@@ -452,7 +399,7 @@ mod tests {
             .live
             .model
             .iter()
-            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &ProgressSink::default()).unwrap());
+            .map(|model| Engines::Fake.load(model, &LogHandle::silent(), &ProgressSink::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
         assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);

@@ -1,30 +1,41 @@
-//! Workers in a process of their own, which may be killed at any moment (`isolation = "process"`).
+//! Who computes for a model: a process that may be killed at any moment (`isolation = "process"`), or threads of this one, which do the
+//! same.
 //!
-//! The process has a model's weights, and a thread for each of its workers, which runs the engine loop ([`child`]). It is started by a
-//! thread that lives as long as it does, and told over one socket what to open and to load ([`host`]). Each worker has a socket of its
-//! own beside that: commands come in, and after each step one message goes out, with what happened in it ([`line`]).
+//! It has a model's weights, and a thread for each of its workers ([`child`]), which runs the engine loop ([`worker_loop`]) or computes
+//! batches. A process is started by a thread that lives as long as it does, and told over one socket what to open and to load
+//! ([`host`]). Each worker has a socket of its own beside that: commands come in, and after each step one message goes out, with what
+//! happened in it ([`line`]); or a batch, and what came of it ([`batches`]).
+mod batches;
 mod child;
 mod host;
 mod line;
+mod tensors;
+mod worker_loop;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use camshaft_core::engine::EngineLimits;
+use camshaft_core::embed::EmbedderLimits;
+use camshaft_core::engine::{EngineLimits, ModelKind};
 use camshaft_core::grammar::{Grammar, GrammarError};
 use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
+use camshaft_core::jobs::BatchLimits;
 use camshaft_core::message::{Command, Event};
 use camshaft_core::report::Report;
 use camshaft_core::sizes::Sizes;
-use camshaft_engine::ModelOutline;
+use camshaft_engine::{ModelMark, Placement};
 use camshaft_policy::{Noted, ReplicaUpdate};
+use camshaft_tensor::TensorOutline;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::child::run;
+pub(crate) use self::batches::RemoteModel;
+pub(crate) use self::child::{Fakes, run};
 pub(crate) use self::host::{EngineProcess, ProcessSetup};
 pub(crate) use self::line::LineService;
+pub(crate) use self::tensors::TensorProcess;
 use crate::cache_plan::CacheParts;
 use crate::config::ModelConfig;
+use crate::error::Failure;
 use crate::logging::LineFormat;
 
 /// The argument with which this program is such a process.
@@ -37,10 +48,10 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 struct Setup {
     /// Core's fake engine in the place of llama.cpp.
     is_fake: bool,
+    kind: ModelKind,
     config: ModelConfig,
     sizes: Sizes,
-    /// Of what the server has; `None`: of a fake model.
-    outline: Option<ModelOutline>,
+    placement: Placement,
     /// The digest of the weights is wanted.
     digest: bool,
     cache: CacheParts,
@@ -57,6 +68,10 @@ enum Order {
     Open(WorkerId, Vec<Vec<usize>>),
     LoadAdapter(PathBuf),
     DropAdapter(AdapterDigest),
+    /// Say what computing inputs of these shapes takes and gives.
+    Shapes(Vec<Vec<usize>>),
+    /// Say what a tensor model takes of memory: with so many workers, and so many rows in a batch.
+    Memory(u32, u32),
     /// Compile a grammar, and keep it until it is let go of.
     Compile(Box<Grammar>),
     DropGrammar(GrammarDigest),
@@ -72,28 +87,53 @@ enum Order {
 enum Told {
     /// Of the weights, per cent.
     Loading(u64),
-    /// With the digest of the weights, if it was wanted.
-    Loaded(Result<Option<String>, Failure>),
+    Loaded(Result<Loaded, Failure>),
     /// The answer to an order, by its number.
     Reply(u64, Result<Reply, Failure>),
     /// What happened to policies while no worker had anything to say.
     Notes(Noted),
+    /// A device failed on which the model is. It ends.
+    DeviceLost,
+}
+
+/// What was loaded.
+#[derive(Debug, Serialize, Deserialize)]
+struct Loaded {
+    /// `None`: a fake model.
+    mark: Option<ModelMark>,
+    /// The digest of the weights, if it was wanted.
+    sha256: Option<String>,
+    /// Of a tensor model.
+    tensors: Option<Box<TensorOutline>>,
+}
+
+/// What a worker can hold.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Limits {
+    Generates(EngineLimits),
+    Embeds(EmbedderLimits),
+    Predicts(BatchLimits),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
-    Opened(EngineLimits),
+    Opened(Limits),
     /// With its bytes.
     Adapter(AdapterDigest, u64),
+    Shapes(Shapes),
+    Memory(u64),
     Refused(GrammarError),
     Done,
 }
 
-/// What cannot be done, and which key of the model's configuration is to blame.
-#[derive(Debug, Serialize, Deserialize)]
-struct Failure {
-    key: String,
-    why: String,
+/// What computing inputs of some shapes takes and gives.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Shapes {
+    /// Bytes of all tensors; `None`: more than can be counted.
+    bytes: Option<u64>,
+    outputs: Option<Vec<Vec<usize>>>,
+    /// What computes since a device failed.
+    fallback: Option<String>,
 }
 
 /// From the server to a worker.
@@ -126,4 +166,11 @@ struct FromWorker {
     took: Duration,
     /// It ends, in order.
     has_ended: bool,
+}
+
+/// Inputs for a worker that computes batches, and the threads that compute them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Batch<I> {
+    threads: u32,
+    inputs: I,
 }

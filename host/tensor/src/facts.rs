@@ -2,8 +2,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use camshaft_core::jobs::BatchLimits;
+use camshaft_core::tensor::Signature;
+use serde::{Deserialize, Serialize};
+
 /// Whether requests may be computed together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Joining {
     /// No row has an influence on another one.
     Proven,
@@ -21,10 +25,10 @@ impl fmt::Display for Joining {
 }
 
 /// Facts about a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Format of its file.
-    pub format: &'static str,
+    pub format: Cow<'static, str>,
     /// What computes it: with the adapter's name, if that is a GPU.
     pub backend: Cow<'static, str>,
     /// From the file: of its graph, or empty.
@@ -37,26 +41,26 @@ pub struct Facts {
     pub joining: Joining,
     /// What an operator shall know of it: weights that no layer uses, a backend that is not there.
     pub notes: Vec<String>,
-    /// Why no GPU computes it, if one was there or asked for.
-    pub(crate) on_cpu: Option<String>,
 }
 
 impl Facts {
     /// Notes why no GPU computes a model, although one is there or was asked for.
-    pub(crate) fn note_cpu(&mut self, why: String) {
-        self.notes.push(not_by_gpu(&why));
-        self.on_cpu = Some(why);
+    pub(crate) fn note_cpu(&mut self, why: &str) {
+        self.notes.push(not_by_gpu(why));
     }
 }
 
-/// What a GPU does for a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GpuUse<'a> {
-    Computes,
-    /// Nothing, though one is there or was asked for.
-    Fails(&'a str),
-    /// There is none, and none was asked for.
-    None,
+/// What is known of a model where its weights are not.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TensorOutline {
+    pub facts: Facts,
+    pub signature: Signature,
+    /// How requests are computed, in words.
+    pub requests: String,
+    /// Upper bound of what the classes of a row take in an answer, in bytes.
+    pub class_bytes: usize,
+    /// What it may take at once.
+    pub batch: BatchLimits,
 }
 
 /// What an operator is told of a model that the CPU computes although a GPU is there or was asked for.

@@ -74,7 +74,7 @@ mod agreement;
 mod gpu;
 
 pub use error::TensorLoadError;
-pub use facts::{Facts, GpuUse, Joining, not_by_gpu};
+pub use facts::{Facts, Joining, TensorOutline, not_by_gpu};
 pub use model::{TensorModel, load};
 pub use predictor::Predictor;
 pub use runtime::{BackendChoice, HAS_WGPU};

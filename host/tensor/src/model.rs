@@ -1,9 +1,11 @@
 //! A loaded model, whatever computes it, with what is done before and after.
+use std::borrow::Cow;
+
 use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::tensor::{Axis, Class, Computing, Signature, Tensor};
 
 use crate::error::TensorLoadError;
-use crate::facts::{Facts, GpuUse, Joining};
+use crate::facts::{Facts, Joining, TensorOutline};
 use crate::manifest::RaggedEntry;
 use crate::postprocess::Postprocess;
 use crate::preprocess::Preprocess;
@@ -87,7 +89,7 @@ pub fn load(files: Files, backend: BackendChoice) -> Result<TensorModel, TensorL
             let runtime = model.runtime.on_cpu();
             model = TensorModel { runtime, ..model };
             model.facts.backend = NDARRAY.into();
-            model.facts.note_cpu(why);
+            model.facts.note_cpu(&why);
             padded = model.pad(entry);
         }
         padded.map_err(|why| TensorLoadError::manifest(&manifest.file, format!("ragged.{why}")))?;
@@ -135,13 +137,18 @@ impl TensorModel {
         trial::examine(&tried).map_err(|why| format!("axis: {why}"))
     }
 
-    /// What a GPU does for it now.
-    pub fn gpu_use(&self) -> GpuUse<'_> {
-        self.runtime.gpu_use(self.facts.on_cpu.as_deref())
+    pub fn outline(&self) -> TensorOutline {
+        TensorOutline {
+            facts: self.facts.clone(),
+            signature: self.signature.clone(),
+            requests: self.requests(),
+            class_bytes: self.class_bytes(1),
+            batch: self.batch(),
+        }
     }
 
     /// How requests are computed, in words.
-    pub fn requests(&self) -> String {
+    fn requests(&self) -> String {
         match &self.ragged {
             Some(ragged) => format!("{}, padded along {}", self.facts.joining, crate::error::shown(&ragged.axis)),
             None => self.facts.joining.to_string(),
@@ -266,8 +273,8 @@ impl Computing for TensorModel {
         self.gives(&taken.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
-    fn fallback(&self) -> Option<&'static str> {
-        self.runtime.fallback()
+    fn fallback(&self) -> Option<Cow<'static, str>> {
+        self.runtime.fallback().map(Cow::Borrowed)
     }
 
     fn class_bytes(&self, rows: u32) -> usize {

@@ -221,13 +221,12 @@ fn facts(graph: &GraphProto, joining: Joining) -> Facts {
     });
     let bytes = bytes.fold(0, u64::saturating_add);
     Facts {
-        format: FORMAT,
+        format: FORMAT.into(),
         backend: BACKEND.into(),
         name: graph.name.clone(),
         parameters,
         bytes,
         joining,
         notes: Vec::new(),
-        on_cpu: None,
     }
 }

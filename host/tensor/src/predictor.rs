@@ -111,6 +111,14 @@ impl Predictor {
 }
 
 impl TensorModel {
+    /// As much as it may ever take at once.
+    pub(crate) fn batch(&self) -> BatchLimits {
+        match self.facts.joining {
+            Joining::Proven => BatchLimits { size: BATCH_ROWS, inputs: BATCH_ROWS as usize, window: BATCH_WINDOW },
+            Joining::OneAtATime { .. } => BatchLimits { size: 1, inputs: 1, window: Duration::ZERO },
+        }
+    }
+
     /// What it takes in memory: its weights, also in the order in which they are computed, and the tensors of a request of each
     /// worker, whose axes of any length are short. `rows`: of a batch of several requests, at most.
     pub fn memory_bytes(&self, workers: u32, rows: u32) -> u64 {
@@ -129,12 +137,8 @@ impl BatchModel for Predictor {
     type Input = Rows;
     type Output = Predicted;
 
-    /// As much as the model may ever take at once.
     fn batch(&self) -> BatchLimits {
-        match self.model.facts.joining {
-            Joining::Proven => BatchLimits { size: BATCH_ROWS, inputs: BATCH_ROWS as usize, window: BATCH_WINDOW },
-            Joining::OneAtATime { .. } => BatchLimits { size: 1, inputs: 1, window: Duration::ZERO },
-        }
+        self.model.batch()
     }
 
     fn warm_up(&mut self) -> Result<(), EngineError> {

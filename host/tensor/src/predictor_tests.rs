@@ -23,7 +23,7 @@ fn predictor(graph: &Graph) -> Predictor {
 #[test]
 fn a_linear_model_gives_what_its_arithmetic_says() {
     let model = made::linear().load().unwrap();
-    assert_eq!((model.facts.parameters, model.facts.bytes, model.facts.format), (8, 32, "onnx"));
+    assert_eq!((model.facts.parameters, model.facts.bytes, &*model.facts.format), (8, 32, "onnx"));
     let dimensions = |specs: &[camshaft_core::tensor::TensorSpec]| -> Vec<_> {
         specs.iter().map(|spec| (spec.name.clone(), spec.dimensions())).collect()
     };

@@ -7,7 +7,7 @@ use burn_ndarray::{NdArray, NdArrayDevice};
 use camshaft_core::tensor::{Signature, Tensor};
 
 use crate::error::TensorLoadError;
-use crate::facts::{Facts, GpuUse};
+use crate::facts::Facts;
 #[cfg(any(feature = "onnx", feature = "burn"))]
 use crate::joined::Requests;
 use crate::manifest::Manifest;
@@ -69,9 +69,7 @@ pub(crate) fn load(
     }
     let mut loaded = onnx(&weights, manifest)?;
     if backend == BackendChoice::Wgpu {
-        loaded
-            .facts
-            .note_cpu("backend \"wgpu\" is for weights and their manifests, and this is an ONNX model".to_owned());
+        loaded.facts.note_cpu("backend \"wgpu\" is for weights and their manifests, and this is an ONNX model");
     }
     Ok(loaded)
 }
@@ -127,17 +125,16 @@ fn burn(
         notes.push(format!("no layer uses these weights: {}{more}", some.join(", ")));
     }
     let mut facts = Facts {
-        format: format.as_str(),
+        format: format.as_str().into(),
         backend: computed_by,
         name: String::new(),
         parameters: weights.parameters,
         bytes,
         joining,
         notes,
-        on_cpu: None,
     };
     if let Some(why) = on_cpu {
-        facts.note_cpu(why);
+        facts.note_cpu(&why);
     }
     Ok(Loaded { facts, signature, runtime })
 }
@@ -267,15 +264,6 @@ impl Runtime {
             #[cfg(feature = "wgpu")]
             Self::Gpu(_) => true,
             _ => false,
-        }
-    }
-
-    /// What a GPU does. `on_cpu`: why none was given the model, if one was there or asked for.
-    pub(crate) fn gpu_use<'a>(&'a self, on_cpu: Option<&'a str>) -> GpuUse<'a> {
-        match self {
-            #[cfg(feature = "wgpu")]
-            Self::Gpu(network) => network.failure().map_or(GpuUse::Computes, GpuUse::Fails),
-            _ => on_cpu.map_or(GpuUse::None, GpuUse::Fails),
         }
     }
 

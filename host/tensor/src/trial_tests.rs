@@ -16,7 +16,7 @@ const MASKED: &str = "axis = \"sequence\"\nmask = \"attention_mask\"";
 fn a_model_that_masks_its_padding_is_padded() {
     for graph in [made::encoder(), made::signals(false)] {
         let model = made::load_with(&graph, &format!("[ragged]\n{MASKED}\n[ragged.fill]\nattention_mask = 0")).unwrap();
-        assert_eq!(model.requests(), "in batches, padded along sequence");
+        assert_eq!(model.outline().requests, "in batches, padded along sequence");
         assert!(model.signature.mask.is_some_and(|mask| (mask.input, mask.like) == (1, 0)));
     }
     let model = made::load_with(&made::encoder(), "[ragged]\naxis = \"sequence\"").unwrap();

@@ -160,7 +160,7 @@ fn recurrent(bidirectional: bool) -> Result<TensorModel, TensorLoadError> {
 #[test]
 fn times_of_different_lengths_are_padded_where_no_layer_looks_ahead() {
     let model = Arc::new(recurrent(false).unwrap());
-    assert_eq!(model.requests(), "in batches, padded along time");
+    assert_eq!(model.outline().requests, "in batches, padded along time");
     let times = |length: usize| {
         let bytes = (0..length * 3).flat_map(|at| ((at * 7 % 11) as f32 / 5.0 - 1.0).to_le_bytes()).collect();
         Rows { tensors: [Tensor::new(Datatype::Fp32, vec![1, length, 3], bytes).unwrap()].into(), rows: 1 }

@@ -113,7 +113,7 @@ fn given_models_weights_of_pytorch_and_safetensors_give_what_numpy_computed() {
     let Some(models) = models() else { return };
     for (name, kind) in [("mnist-safetensors.toml", "safetensors"), ("mnist-pt.toml", "pt")] {
         let model = model(&models.join("burn"), name);
-        assert_eq!((model.facts.parameters, &*model.facts.backend, model.facts.format), (376_938, "ndarray", kind));
+        assert_eq!((model.facts.parameters, &*model.facts.backend, &*model.facts.format), (376_938, "ndarray", kind));
         assert!(model.facts.notes.is_empty(), "{:?}", model.facts.notes);
         let expected = &reference()["mnist"][kind];
         for (digit, expected) in digits(&models).iter().zip(expected.as_array().expect("a list")) {
@@ -169,7 +169,7 @@ fn given_models_one_network_gives_the_same_logits_from_each_format() {
 fn given_models_a_record_of_half_precision_gives_what_numpy_computed() {
     let Some(models) = models() else { return };
     let (lstm, reference) = (model(&models.join("burn"), "modern-lstm.toml"), reference());
-    assert_eq!((lstm.facts.format, lstm.facts.parameters), ("mpk", 27_457));
+    assert_eq!((&*lstm.facts.format, lstm.facts.parameters), ("mpk", 27_457));
     let sequences = floats(&reference["modern-lstm"]["sequences"]);
     assert_close(&outputs(&lstm, &[2, 10, 1], &sequences), &floats(&reference["modern-lstm"]["next"]), SAME);
 }

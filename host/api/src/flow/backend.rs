@@ -182,7 +182,7 @@ pub struct PredictInfo {
     /// From the model's file.
     pub name: String,
     /// Format of the file.
-    pub format: &'static str,
+    pub format: Cow<'static, str>,
     /// What computes it, with the name of its device if it has one.
     pub backend: Cow<'static, str>,
     pub parameters: u64,
@@ -193,8 +193,8 @@ pub struct PredictInfo {
 
 impl PredictBackend {
     /// What computes it now.
-    pub fn backend(&self) -> &str {
-        self.computing.fallback().unwrap_or(&self.info.backend)
+    pub fn backend(&self) -> Cow<'static, str> {
+        self.computing.fallback().unwrap_or_else(|| self.info.backend.clone())
     }
 }
 

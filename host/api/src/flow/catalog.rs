@@ -79,7 +79,6 @@ impl Entry {
     /// For those who watch the server.
     pub(crate) fn state(&self) -> &'static str {
         match &self.held {
-            Held::Served(served) if served.model.health.damage().is_some() => "damaged",
             Held::Served(served) if !served.model.health.is_healthy() => "unhealthy",
             Held::Served(_) => "ready",
             Held::Absent { absence: Absence::Asleep, .. } => "asleep",

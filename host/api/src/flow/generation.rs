@@ -87,7 +87,6 @@ impl RunningChoices {
         let prompt_tokens = request.prompt_tokens();
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
-        model.health.check_whole(&model.id)?;
         let mut running = Self {
             choices: Vec::new(),
             pool: request.served.pool()?.clone(),

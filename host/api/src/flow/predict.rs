@@ -457,7 +457,7 @@ mod tests {
             jobs,
             info: PredictInfo {
                 name: String::new(),
-                format: "onnx",
+                format: "onnx".into(),
                 backend: "tract".into(),
                 parameters: 0,
                 weight_bytes: 0,

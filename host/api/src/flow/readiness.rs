@@ -113,16 +113,9 @@ impl Health {
     }
 }
 
-/// The health of one model in memory: of its workers, and of its weights.
+/// The health of one model in memory: of its workers.
 #[derive(Debug, Clone, Default)]
-pub struct ModelHealth(Arc<ModelHealthState>);
-
-#[derive(Debug, Default)]
-struct ModelHealthState {
-    workers: Mutex<Vec<Health>>,
-    /// Why its weights are no more what was loaded.
-    damage: OnceLock<String>,
-}
+pub struct ModelHealth(Arc<Mutex<Vec<Health>>>);
 
 impl ModelHealth {
     /// The health of one more worker, for the thread that runs it.
@@ -132,41 +125,20 @@ impl ModelHealth {
         health
     }
 
-    /// The model serves no more: its weights are no more what was loaded.
-    pub fn set_damaged(&self, why: String) {
-        // The first reason is the one.
-        let _ = self.0.damage.set(why);
-    }
-
-    /// Why the model serves no more.
-    pub fn damage(&self) -> Option<&str> {
-        self.0.damage.get().map(String::as_str)
-    }
-
-    /// Whether it has a healthy worker and the weights that were loaded.
+    /// Whether it has a healthy worker.
     pub fn is_healthy(&self) -> bool {
-        self.damage().is_none() && self.workers().iter().any(Health::is_healthy)
+        self.workers().iter().any(Health::is_healthy)
     }
 
     /// An error if the model of this id is down.
     pub(crate) fn serves(&self, id: &str) -> Result<(), FlowError> {
-        match self.workers().iter().any(Health::is_up) {
-            true => self.check_whole(id),
-            false => Err(FlowError::ModelDown(id.to_owned())),
-        }
-    }
-
-    /// An error if the model's weights are no more what was loaded.
-    pub(crate) fn check_whole(&self, id: &str) -> Result<(), FlowError> {
-        self.damage().map_or(Ok(()), |_| Err(FlowError::ModelDown(id.to_owned())))
+        let is_up = self.workers().iter().any(Health::is_up);
+        if is_up { Ok(()) } else { Err(FlowError::ModelDown(id.to_owned())) }
     }
 
     /// What is wrong with the model of this id, if anything is.
     fn fault(&self, id: &str) -> Option<String> {
-        match self.damage() {
-            Some(why) => Some(format!("the model {id} serves no more: {why}")),
-            None => why_down(id, &self.workers()),
-        }
+        why_down(id, &self.workers())
     }
 
     /// Of its workers, in their order: their states, and how often they were restarted.
@@ -175,7 +147,7 @@ impl ModelHealth {
     }
 
     fn workers(&self) -> std::sync::MutexGuard<'_, Vec<Health>> {
-        self.0.workers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -348,18 +320,6 @@ fn why_down(model: &str, all: &[Health]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_model_whose_weights_were_changed_serves_no_more_although_its_workers_are_up() {
-        let readiness = Readiness::new();
-        readiness.set_ready();
-        let (model, other) = (model(&readiness, "m"), model(&readiness, "other"));
-        model.worker().ready();
-        other.worker().ready();
-        model.set_damaged("why".to_owned());
-        assert!(matches!(model.serves("m"), Err(FlowError::ModelDown(_))) && other.serves("other").is_ok());
-        assert_eq!(why(&readiness), "the model m serves no more: why");
-    }
 
     fn model(readiness: &Readiness, id: &str) -> ModelHealth {
         let health = ModelHealth::default();

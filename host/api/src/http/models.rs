@@ -62,8 +62,8 @@ impl From<&PredictBackend> for TensorFacts {
     fn from(model: &PredictBackend) -> Self {
         let specs = |specs: &[TensorSpec]| specs.iter().map(SpecObject::from).collect();
         Self {
-            format: model.info.format.to_owned(),
-            backend: model.backend().to_owned(),
+            format: model.info.format.clone().into_owned(),
+            backend: model.backend().into_owned(),
             inputs: SpecObject::inputs(&model.signature),
             outputs: specs(&model.signature.outputs),
             parameters: model.info.parameters,

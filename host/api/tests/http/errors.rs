@@ -22,19 +22,6 @@ use crate::pool::{Pool, Step};
 
 const CHAT: &str = "/v1/chat/completions";
 
-#[tokio::test]
-async fn regression_a_model_whose_weights_changed_generates_no_more() {
-    let server = Server::new();
-    assert_eq!(server.chat(json!({})).await.status, 200);
-    server.api.model("demo").unwrap().health.set_damaged("why".to_owned());
-    for stream in [false, true] {
-        let reply = server.chat(json!({"stream": stream})).await;
-        assert_eq!(reply.error(503).0, "server_error worker_lost -");
-        assert_eq!(server.complete(json!({"stream": stream})).await.status, 503);
-    }
-    assert_eq!(server.pool.starts.lock().unwrap().len(), 1, "nothing reached the pool");
-}
-
 async fn check_chat(more: Value, param: &str) {
     let (shape, message) = Server::new().chat(more.clone()).await.error(400);
     assert_eq!(shape, format!("invalid_request_error - {param}"), "{more}: {message}");

@@ -114,7 +114,7 @@ pub struct Wishes {
 }
 
 /// What was chosen for one model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     pub sequences: u32,
     /// Of one worker; 0: an embedding model, which has no KV cache.

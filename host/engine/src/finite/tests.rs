@@ -42,7 +42,7 @@ fn spoiled(path: &Path) -> Arc<LoadedModel> {
 fn engines(model: &Arc<LoadedModel>) -> impl Iterator<Item = (String, LlamaEngine)> {
     let (on, off) = (FlashAttention::On, FlashAttention::Off);
     let kinds = [(KvType::F16, off), (KvType::F16, on), (KvType::Q8_0, on)];
-    let kinds = kinds.into_iter().filter(|(kv_type, _)| model.takes_kv_type(*kv_type).is_ok());
+    let kinds = kinds.into_iter().filter(|(kv_type, _)| model.outline().takes_kv_type(*kv_type).is_ok());
     let all = kinds.flat_map(|kind| [KvLayout::Pooled, KvLayout::PerSequence].map(|layout| (layout, kind)));
     all.map(|(kv_layout, (kv_type, flash_attention))| {
         let (sequences, kv_tokens, batch_tokens, threads) = (4, 1024, 64, 2);

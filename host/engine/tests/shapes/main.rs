@@ -194,7 +194,7 @@ fn has_avx2() -> bool {
 fn regression_values_for_each_layer_are_sized_as_values_for_all() {
     let sizes = |file: tempfile::NamedTempFile| {
         let model = load(file.path());
-        (model.kv_token_bytes(KvType::F16), model.batch_token_bytes())
+        (model.outline().kv_token_bytes(KvType::F16), model.outline().batch_token_bytes())
     };
     let all = sizes(synthetic::gemma(&[2], &[128]));
     assert_eq!(sizes(synthetic::gemma(&[2, 2], &[128, 128])), all);
@@ -215,15 +215,15 @@ fn regression_the_state_of_recurrent_layers_is_counted() {
     const FORMAT_BYTES: u64 = 512;
     for (file, bytes) in [(synthetic::mamba(), 2 * (3 * 128 + 16 * 128) * 4), (synthetic::hybrid(), 2 * 64 * 4)] {
         let model = load(file.path());
-        assert_eq!(model.sequence_bytes(), bytes);
+        assert_eq!(model.outline().sequence_bytes(), bytes);
         let mut engine = engine(&model, 256);
         let mut batch = Batch::default();
         batch.push(Token(5), 0, SeqId(0), true);
         engine.decode(&batch).unwrap();
-        let saved = engine.save(SeqId(0), 0..1).unwrap().len() as u64 - model.kv_token_bytes(KvType::F16);
+        let saved = engine.save(SeqId(0), 0..1).unwrap().len() as u64 - model.outline().kv_token_bytes(KvType::F16);
         assert!((bytes..bytes + FORMAT_BYTES).contains(&saved), "{saved} of {bytes}");
     }
-    assert_eq!(load(synthetic::sliding_window().path()).sequence_bytes(), 0);
+    assert_eq!(load(synthetic::sliding_window().path()).outline().sequence_bytes(), 0);
 }
 
 /// llama.cpp would end the process at the first step, or compute each step as if nothing had come before.

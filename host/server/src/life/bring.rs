@@ -97,7 +97,7 @@ impl ModelLife {
             Engines::Llama => Devices::look().map_err(said)?,
             Engines::Fake => Devices::default(),
         };
-        let loaded = engines.load(config, self.setup.digest, &devices, &sink).map_err(said)?;
+        let loaded = engines.load(config, &self.setup.starter.log, &sink).map_err(said)?;
         let loaded = Loaded { held, ..loaded };
         let (weights, turn) = loop {
             let turn = match begun.take() {
@@ -122,8 +122,8 @@ impl ModelLife {
             return Err(STOPPED.to_owned());
         }
         let turn = (!apart).then_some(turn);
-        order.tell("its threads start", 0.0);
-        let started = self.setup.starter.start(claim.number, &weights).map_err(said)?;
+        order.tell("loading", 0.0);
+        let started = self.setup.starter.start(claim.number, &weights, sink).map_err(said)?;
         drop(turn);
         Ok(Brought { number: claim.keep(), weights, started })
     }
@@ -159,14 +159,13 @@ impl ModelLife {
         if bytes <= left || config.may_sleep() { Ok(()) } else { Err(too_large(bytes, left)) }
     }
 
-    /// Sizes a model by what the others leave, and loads it to where its layers are to be.
+    /// Sizes a model by what the others leave.
     ///
     /// # Errors
-    /// There is too little memory, or it cannot be loaded.
+    /// There is too little memory.
     fn fit(&self, number: usize, devices: &Devices, loaded: &Loaded, sink: &ProgressSink) -> Result<Weights, Misfit> {
         let room = Room::beside(self.setup.machine, self.promised().beside(number));
-        let sized = placing::place(&room, devices, vec![loaded.clone()], self.setup.digest, sink);
-        let sized = sized.map_err(|error| Misfit::Fatal(said(error)))?;
+        let sized = placing::place(&room, devices, vec![loaded.clone()], sink);
         if let Some((wanted, available)) = sized.budget.cuts.iter().find_map(|cut| match *cut {
             Cut::Memory { wanted, available } => Some((wanted, available)),
             _ => None,
@@ -188,10 +187,8 @@ impl ModelLife {
     pub(super) fn publish(&self, order: &Order, config: ModelConfig, brought: Brought) -> Result<(), String> {
         let Brought { number, weights, started } = brought;
         let Some(api) = self.api() else { return Err("the server ends".to_owned()) };
-        let (health, files) = (started.model.health.clone(), weights.loaded.mapped_files());
         let (id, Started { model, ended, bounds }) = (&order.model, started);
         let replaced = api.publish(model.clone());
-        self.setup.files.add(id, &health, &files);
         {
             let mut state = self.state();
             if let Ok(resident) = state.resident(id) {

@@ -9,7 +9,6 @@ use camshaft_api::{Change, ModelRefusal, Operation, Residence, Usage};
 use camshaft_core::engine::ModelKind;
 use camshaft_core::promised::Promised;
 use camshaft_registry::InUse;
-use camshaft_tensor::TensorModel;
 use crossbeam_channel::{Receiver, TryRecvError};
 use tokio::sync::watch;
 
@@ -21,6 +20,7 @@ use crate::models;
 use crate::sizing::mib;
 use crate::start::{Started, now};
 use crate::weights::{Weights, WeightsSource};
+use crate::worker_process::TensorProcess;
 
 /// Models that a server may have, in memory or not.
 const MOST_MODELS: usize = 256;
@@ -73,7 +73,7 @@ pub(super) struct Hold {
     pub(super) ended: Receiver<Infallible>,
     bounds: watch::Sender<ModelBounds>,
     /// What its memory follows from, if it computes batches of tensors.
-    tensors: Option<Weak<TensorModel>>,
+    tensors: Option<Weak<TensorProcess>>,
     /// Keeps its file in the cache of models.
     _held: Option<Arc<InUse>>,
 }
@@ -128,8 +128,8 @@ impl Hold {
             ended: started.ended.clone(),
             bounds: started.bounds.clone(),
             tensors: match &weights.loaded.source {
-                WeightsSource::Tensors { model, .. } => Some(Arc::downgrade(model)),
-                WeightsSource::Llama { .. } | WeightsSource::Fake(_) => None,
+                WeightsSource::Tensors(process) => Some(Arc::downgrade(process)),
+                WeightsSource::Llama(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => None,
             },
             _held: weights.loaded.held.clone(),
         }

@@ -1,12 +1,13 @@
 //! The process that reads.
+use std::fs;
 use std::io::{self, BufReader};
+use std::iter;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, ModelKind, Tokenizer};
+use camshaft_core::engine::Tokenizer;
 use camshaft_core::fake::ByteTokenizer;
 use camshaft_core::grammar::GrammarStore;
-use camshaft_engine::{LoadOptions, LoadedModel, Placement};
 use camshaft_process::{
     AddressSpace, bound_time, confine, control, frames, make_expendable, most_memory, say, serve_forks,
 };
@@ -14,13 +15,16 @@ use camshaft_reader::{Answer, ModelReader, ReadError, Stage, Task, TemplateSourc
 use rustix::process::{getpriority_process, setpriority_process};
 use serde::{Deserialize, Serialize};
 
-use super::Origin;
-use crate::{demo, weights};
+use super::text_info;
+use crate::config::ModelConfig;
+use crate::error::{Failure, ServerError};
+use crate::models::{self, Outlines};
 
 /// Nice value of what may wait: about a quarter of a core where engines want it.
 const POLITE: i32 = 5;
-/// CPU time of loading a vocabulary.
+/// CPU time of loading a vocabulary, and memory beside the bytes of its file.
 const LOAD_SECONDS: u64 = 120;
+const LOAD_BYTES: u64 = 4 << 30;
 /// CPU time of receiving a task.
 const RECEIVE_SECONDS: u64 = 10;
 /// Memory that a fork may have taken and go on.
@@ -32,14 +36,18 @@ const READS: &str = "read-";
 /// What a reader is made of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Setup {
-    pub(super) origin: Origin,
-    pub(super) template: TemplateSource,
+    pub(super) config: ModelConfig,
+    /// Nothing is read from a file.
+    pub(super) is_fake: bool,
+    /// The chat template of the configuration, in the place of the file's.
+    pub(super) template: Option<String>,
 }
 
 /// What it says when it has loaded it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ready {
-    pub(super) vocabulary: [u8; 32],
+    /// `None`: of a fake model.
+    pub(super) outlines: Option<Outlines>,
     /// No file can be opened; no socket can be made.
     pub(super) confined: (bool, bool),
 }
@@ -80,19 +88,21 @@ pub(crate) fn run() -> io::Result<()> {
     make_expendable()?;
     bound_time(LOAD_SECONDS)?;
     let Some(setup) = frames::receive::<Setup>(&mut control)? else { return Ok(()) };
-    let model = load(&setup);
-    let vocabulary = match &model {
-        Ok((_, info)) => Ok(info.vocabulary.digest()),
-        Err(error) => Err(error.to_string()),
-    };
     let memory = AddressSpace::of_this_process()?;
+    memory.bound(load_bytes(&setup.config))?;
+    let loaded = load(&setup);
     let confined = confine();
     bound_time(u64::MAX)?;
-    let ready = vocabulary.map(|vocabulary| Ready { vocabulary, confined: (confined.files, confined.calls) });
-    frames::send(&mut control, &ready)?;
-    let (tokenizer, info) = model?;
+    let (tokenizer, outlines) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => return frames::send(&mut control, &Err::<Ready, _>(Failure::of(&error))),
+    };
+    let info = text_info(outlines.as_ref(), &setup);
+    let ready = Ready { outlines, confined: (confined.files, confined.calls) };
+    frames::send(&mut control, &Ok::<_, Failure>(ready))?;
+    let template = TemplateSource::of(&info);
     let grammars = Arc::new(GrammarStore::new(info.vocabulary));
-    let model = &ModelReader::new(setup.template, tokenizer, grammars);
+    let model = &ModelReader::new(template, tokenizer, grammars);
     let prepare = |purpose: &Purpose| {
         // What is made here, all forks have. What it says is met again there.
         if purpose.has_template {
@@ -109,15 +119,19 @@ pub(crate) fn run() -> io::Result<()> {
     })
 }
 
-fn load(setup: &Setup) -> io::Result<(Arc<dyn Tokenizer>, ModelInfo)> {
-    let options = LoadOptions { placement: Placement::Nowhere, ..LoadOptions::default() };
-    let model = match &setup.origin {
-        Origin::Fake => return Ok((Arc::new(ByteTokenizer), weights::fake_info(ModelKind::Generate))),
-        Origin::Demo => demo::load(&options),
-        Origin::File(path) => LoadedModel::from_file(path, &options),
-    };
-    let model = model.map_err(io::Error::other)?;
-    Ok((model.tokenizer(), model.info().clone()))
+fn load(setup: &Setup) -> Result<(Arc<dyn Tokenizer>, Option<Outlines>), ServerError> {
+    if setup.is_fake {
+        return Ok((Arc::new(ByteTokenizer), None));
+    }
+    let (tokenizer, outlines) = models::outlines(&setup.config)?;
+    Ok((tokenizer, Some(outlines)))
+}
+
+/// What loading may take of memory. What is looked at is not in memory, but for the vocabulary.
+fn load_bytes(config: &ModelConfig) -> u64 {
+    let files = iter::once(config.file_name()).chain(config.draft_model.clone());
+    let bytes = files.filter_map(|file| fs::metadata(file).ok()).map(|file| file.len()).fold(0, u64::saturating_add);
+    LOAD_BYTES.saturating_add(bytes)
 }
 
 /// What a fork does: one task after the other.

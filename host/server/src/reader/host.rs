@@ -17,8 +17,11 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::ROLE;
 use super::child::{Answered, Purpose, Ready, Setup, Timed, stage_of};
+use super::{ROLE, text_info};
+use crate::environment;
+use crate::error::Failure;
+use crate::models::Outlines;
 use crate::own_program::own_program;
 
 /// CPU time of a task, and what each MiB of its body adds.
@@ -72,6 +75,8 @@ pub(crate) struct ReaderProcess {
 #[derive(Debug)]
 enum Order {
     Fork(Purpose, Sender<Order>, oneshot::Sender<io::Result<NewFork>>),
+    /// Has first forks find out what is known of the model, and makes some for those who come. With texts whose tokens are to be known.
+    Describe(Vec<String>, Sender<Order>, Sender<io::Result<(Facts, Vec<NewFork>)>>),
     /// Kills a fork of a generation, and says how it ended.
     Bury(i32, u64, Option<oneshot::Sender<Fate>>),
 }
@@ -98,8 +103,8 @@ struct Grave {
 struct Keeper {
     model: String,
     setup: Setup,
-    /// Of the vocabulary that this server has.
-    vocabulary: [u8; 32],
+    /// Of the vocabulary that it had first.
+    vocabulary: Option<[u8; 32]>,
     running: Option<(Child, Forks)>,
     generation: Arc<AtomicU64>,
     /// When it was started last, and how long after that it may be started again.
@@ -107,43 +112,61 @@ struct Keeper {
     pause: Duration,
 }
 
-impl ReaderProcess {
-    /// Starts the process, and has it say what it knows of the model. `markers`: texts whose tokens are to be known. `vocabulary`: the
-    /// digest of the one that is here.
+/// A process that has loaded a model's vocabulary, and that nobody asks yet.
+#[derive(Debug)]
+pub(super) struct NewReader {
+    model: String,
+    orders: Sender<Order>,
+    generation: Arc<AtomicU64>,
+}
+
+impl NewReader {
+    /// Starts the process, and has it say what the model's file says; nothing, of a fake model.
     ///
     /// # Errors
-    /// It cannot be started, has loaded another vocabulary, or cannot read the markers.
-    pub(super) fn start(model: &str, setup: Setup, markers: Vec<String>, vocabulary: [u8; 32]) -> io::Result<Self> {
+    /// It cannot be started, or does not load the file.
+    pub(super) fn start(setup: Setup) -> Result<(Self, Option<Outlines>), Failure> {
         #[expect(clippy::disallowed_methods, reason = "each fork is ordered under a permit, and buried once")]
         let (orders, received) = crossbeam_channel::unbounded();
-        let (told, facts) = crossbeam_channel::bounded(1);
-        let generation = Arc::new(AtomicU64::new(0));
+        let (told, outlines) = crossbeam_channel::bounded(1);
+        let (generation, model) = (Arc::new(AtomicU64::new(0)), setup.config.id.clone());
         let mut keeper = Keeper {
-            model: model.to_owned(),
+            model: model.clone(),
             setup,
-            vocabulary,
+            vocabulary: None,
             running: None,
             generation: generation.clone(),
             begun: None,
             pause: MIN_PAUSE,
         };
-        let sender = orders.clone();
         // The process ends with the thread that started it.
-        std::thread::Builder::new().name(format!("reader-{model}")).spawn(move || {
-            let described = keeper.describe(markers, &sender);
-            // It lives as long as somebody else has one.
-            drop(sender);
-            let serves = described.is_ok();
+        let thread = std::thread::Builder::new().name(format!("reader-{model}")).spawn(move || {
+            let started = keeper.start();
+            let serves = started.is_ok();
             // Whoever started it waits for this.
-            let _ = told.send(described);
+            let _ = told.send(started);
             if serves {
                 keeper.keep(&received);
             }
             keeper.end();
-        })?;
-        let (facts, fresh) = facts.recv().map_err(io::Error::other)??;
-        let (turns, idle) = (Turns::default(), Mutex::new(fresh));
-        let (model, has_grammars) = (model.to_owned(), AtomicBool::new(false));
+        });
+        thread.map_err(|error| Failure::internal(&error))?;
+        let outlines = outlines.recv().map_err(|error| Failure::internal(&error))??;
+        Ok((Self { model, orders, generation }, outlines))
+    }
+}
+
+impl ReaderProcess {
+    /// Has a process that has loaded the vocabulary say what else it knows. `markers`: texts whose tokens are to be known.
+    ///
+    /// # Errors
+    /// It cannot read the markers.
+    pub(super) fn of(NewReader { model, orders, generation }: &NewReader, markers: Vec<String>) -> io::Result<Self> {
+        let (reply, described) = crossbeam_channel::bounded(1);
+        orders.send(Order::Describe(markers, orders.clone(), reply)).map_err(io::Error::other)?;
+        let (facts, fresh) = described.recv().map_err(io::Error::other)??;
+        let (turns, idle, has_grammars) = (Turns::default(), Mutex::new(fresh), AtomicBool::new(false));
+        let (model, orders, generation) = (model.clone(), orders.clone(), generation.clone());
         Ok(Self { model, facts, turns, has_grammars, idle, orders, generation })
     }
 
@@ -323,8 +346,7 @@ fn bound(fate: Fate, words: &str) -> Option<Bound> {
 }
 
 impl Keeper {
-    /// Has first forks find out what is known of the model, and makes some for those who come. A template that ends the one that tries
-    /// it leaves the model without chats.
+    /// A template that ends the fork that tries it leaves the model without chats.
     fn describe(&mut self, markers: Vec<String>, orders: &Sender<Order>) -> io::Result<(Facts, Vec<NewFork>)> {
         self.run()?;
         let read = match self.ask(&Facts::of_markers(&markers), orders)? {
@@ -376,6 +398,13 @@ impl Keeper {
                     let forked = self.run().and_then(|()| self.fork(purpose, &orders));
                     // Where nobody waits for it any more, it is dropped and killed.
                     let _ = reply.send(forked);
+                }
+                Order::Describe(markers, orders, reply) => {
+                    let described = self.describe(markers, &orders);
+                    // It lives as long as somebody else has one.
+                    drop(orders);
+                    // Whoever asked may be gone.
+                    let _ = reply.send(described);
                 }
                 Order::Bury(pid, generation, reply) => {
                     let fate = self.bury(pid, generation);
@@ -436,40 +465,53 @@ impl Keeper {
             return Err(io::Error::other("the process that reads ended, and was started again a moment ago"));
         }
         std::thread::sleep(rest);
+        let started = self.start();
+        if let Err(error) = &started {
+            tracing::error!(model = self.model, error = error.why, "nobody can read for the model");
+        }
+        started.map(drop).map_err(|error| io::Error::other(error.why))
+    }
+
+    /// Starts the process, and has it say what it has loaded.
+    fn start(&mut self) -> Result<Option<Outlines>, Failure> {
         self.begun = Some(Instant::now());
         self.pause = (self.pause * 2).min(MAX_PAUSE);
-        let (mut child, control) = spawn(&own_program()?, ROLE, &[])?;
+        let internal = |error: io::Error| Failure::internal(&error);
+        let (mut child, control) =
+            own_program().and_then(|program| spawn(&program, ROLE, &environment::missing())).map_err(internal)?;
         match self.introduce(&control) {
-            Ok(()) => {
+            Ok(Ok(outlines)) => {
                 self.running = Some((child, Forks::new(control)));
-                Ok(())
+                Ok(outlines)
             }
-            Err(error) => {
-                let _ = child.kill();
+            Ok(Err(failure)) => {
                 let _ = child.wait();
-                tracing::error!(model = self.model, %error, "nobody can read for the model");
-                Err(error)
+                Err(failure)
             }
+            Err(error) => Err(Failure::of_process(&self.setup.config, "reads", child, &error)),
         }
     }
 
     /// Tells the process what to load, and waits until it has.
-    fn introduce(&self, mut control: &Ends) -> io::Result<()> {
+    fn introduce(&mut self, mut control: &Ends) -> io::Result<Result<Option<Outlines>, Failure>> {
         let begun = Instant::now();
         control.set_read_timeout(Some(LOAD))?;
         frames::send(&mut control, &self.setup)?;
-        match frames::receive::<Result<Ready, String>>(&mut control)? {
-            Some(Ok(Ready { vocabulary, confined: (files, calls) })) if vocabulary == self.vocabulary => {
-                let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                let model = &self.model;
-                tracing::info!(model, millis, landlock = files, seccomp = calls, "a process reads for the model");
-                self.generation.fetch_add(1, Ordering::Relaxed);
-                control.set_read_timeout(Some(FORK))
-            }
-            Some(Ok(_)) => Err(io::Error::other("the model's file has another vocabulary than when it was loaded")),
-            Some(Err(why)) => Err(io::Error::other(why)),
-            None => Err(io::Error::other("the process that reads ended while it loaded the vocabulary")),
+        let Ready { outlines, confined: (files, calls) } = match frames::receive(&mut control)? {
+            Some(Ok(ready)) => ready,
+            Some(Err(failure)) => return Ok(Err(failure)),
+            None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+        };
+        let vocabulary = text_info(outlines.as_ref(), &self.setup).vocabulary.digest();
+        if *self.vocabulary.get_or_insert(vocabulary) != vocabulary {
+            return Err(io::Error::other("the model's file has another vocabulary than when it was loaded"));
         }
+        let millis = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let model = &self.model;
+        tracing::info!(model, millis, landlock = files, seccomp = calls, "a process reads for the model");
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        control.set_read_timeout(Some(FORK))?;
+        Ok(Ok(outlines))
     }
 
     fn end(&mut self) {

@@ -1,9 +1,13 @@
-//! The process that computes.
+//! What computes: the process, or the threads of this one.
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,48 +16,83 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use camshaft_core::cache::PrefixCache;
+use camshaft_core::embed::Embedder;
+use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::engine::{Engine, EngineLimits, ModelKind};
 use camshaft_core::engine_loop::EngineLoop;
+use camshaft_core::fake::FakeEngine;
+use camshaft_core::filter::FilterHook;
 use camshaft_core::grammar::{GrammarStore, InUse, MaskThread};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
-use camshaft_core::message::{Event, Events};
-use camshaft_core::report::Report;
+use camshaft_core::jobs::BatchModel;
+use camshaft_core::policy::SamplerHook;
+use camshaft_core::tensor::Computing;
 use camshaft_core::threads::Spawner;
+use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
-use camshaft_engine::{LoadOptions, LoadedAdapter, LoadedModel, Placement};
-use camshaft_policy::{PolicyReplica, ReplicaUpdate};
-use camshaft_process::frames::{self, Incoming, Received};
+use camshaft_engine::{LoadProgress, LoadedAdapter, LoadedModel, Placement};
+use camshaft_policy::{Noted, PolicyHost, PolicyReplica, ReplicaUpdate};
+use camshaft_process::frames::{self, Incoming};
 use camshaft_process::{confine_calls, confine_files, control, make_expendable, say};
+use camshaft_tensor::{Predictor, TensorModel};
 use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::{Failure, FromWorker, HEARTBEAT, Order, Reply, Setup, ToWorker, Told};
+use super::worker_loop::{Out, WorkerLoop};
+use super::{Batch, Limits, Loaded, Order, Reply, Setup, Shapes, Told};
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::cores::{self, Team};
-use crate::error::ServerError;
+use crate::error::{Failure, ServerError};
 use crate::logging::{self, LogHandle};
-use crate::models;
-use crate::progress::ProgressSink;
-use crate::weights;
+use crate::progress::{LoadBar, ProgressSink};
+use crate::{models, placing, weights};
 
 /// How often it is looked at what happened to policies that no worker has told.
 const LOOK: Duration = Duration::from_millis(50);
-/// Steps from one look at whether the threads that compute are still the same to the next.
-const LOOK_AT_TEAM: u32 = 64;
 /// How long workers have to end, once the server is gone.
 const END: Duration = Duration::from_secs(20);
+
+/// Makes the engine of a worker of a fake model, and its cache of so many bytes.
+pub(crate) type Fakes =
+    Arc<dyn Fn(EngineLimits, WorkerId, u64) -> Result<(FakeEngine, PrefixCache), ServerError> + Send + Sync>;
+
+/// The policies that workers call.
+#[derive(Clone)]
+pub(super) enum Hooks {
+    /// Those of the server, in whose process this is.
+    Host(Arc<PolicyHost>),
+    Replica(Arc<PolicyReplica>),
+}
+
+/// What is computed with, where it is computed.
+pub(super) struct Surroundings {
+    pub(super) hooks: Hooks,
+    pub(super) fakes: Fakes,
+    /// `None`: in the server's process.
+    pub(super) process: Option<OwnProcess>,
+}
+
+/// A process that only computes.
+pub(super) struct OwnProcess {
+    log: LogHandle,
+    /// It opens its own files only.
+    has_landlock: bool,
+}
 
 /// What workers are made of.
 enum Source {
     Fake(EngineLimits),
     Llama { model: Arc<LoadedModel>, draft: Option<Arc<LoadedModel>> },
+    Tensors { model: Arc<TensorModel>, sha256: Option<String> },
 }
 
-/// All that the process has.
+/// All that there is for the workers of a model.
 struct Process {
     setup: Setup,
+    around: Surroundings,
     source: Source,
     grammars: Arc<GrammarStore>,
-    policies: Arc<PolicyReplica>,
     /// One for each who uses it.
     adapters: Mutex<Vec<Arc<LoadedAdapter>>>,
     /// Grammars, the same.
@@ -61,22 +100,62 @@ struct Process {
     control: Mutex<UnixStream>,
     /// Who tells what no worker tells is there.
     clerk: Once,
-    log: LogHandle,
+}
+
+impl Hooks {
+    fn samplers(&self) -> Arc<dyn SamplerHook> {
+        match self {
+            Self::Host(policies) => policies.clone(),
+            Self::Replica(policies) => policies.clone(),
+        }
+    }
+
+    fn filters(&self) -> Arc<dyn FilterHook> {
+        match self {
+            Self::Host(policies) => policies.clone(),
+            Self::Replica(policies) => policies.clone(),
+        }
+    }
+
+    /// What happened that the server has to count; its own policies count for themselves.
+    pub(super) fn take_notes(&self, alone: bool) -> Noted {
+        match self {
+            Self::Replica(policies) => policies.take_notes(alone),
+            Self::Host(_) => Noted::default(),
+        }
+    }
 }
 
 impl Source {
-    fn sha256(&self) -> Option<String> {
+    fn loaded(&self) -> Loaded {
         match self {
-            Self::Fake(_) => None,
-            Self::Llama { model, .. } => model.info().sha256.clone(),
+            Self::Fake(_) => Loaded { mark: None, sha256: None, tensors: None },
+            Self::Llama { model, .. } => {
+                let (mark, sha256) = (Some(model.outline().mark()), model.info().sha256.clone());
+                Loaded { mark, sha256, tensors: None }
+            }
+            Self::Tensors { model, sha256 } => {
+                Loaded { mark: None, sha256: sha256.clone(), tensors: Some(Box::new(model.outline())) }
+            }
         }
+    }
+
+    fn has_lost_device(&self) -> bool {
+        matches!(self, Self::Llama { model, .. } if model.is_lost())
+    }
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings").finish_non_exhaustive()
     }
 }
 
 /// What the process does until its server is gone, or wants it no more.
 pub(crate) fn run() -> ExitCode {
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
+    match run_process() {
+        // Without static destructors: threads of libraries may still use what they destroy.
+        Ok(()) => signal_hook::low_level::exit(0),
         Err(error) => {
             tracing::error!(%error, "the process of a model's workers ends");
             ExitCode::FAILURE
@@ -84,44 +163,58 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-fn serve() -> io::Result<()> {
+fn run_process() -> io::Result<()> {
     let mut orders = control()?;
     say(super::ROLE);
     make_expendable()?;
     let Some(setup) = frames::receive::<Setup>(&mut orders)? else { return Ok(()) };
-    // Before there are other threads, which would not be held to it.
-    let has_files = confine_files(&readable(&setup), &writable(&setup));
+    // Before there are other threads, which would not be held to it. What drivers of devices open, nobody knows.
+    let has_landlock = !setup.is_on_devices() && confine_files(&readable(&setup), &writable(&setup));
     let log = logging::start_lines(&setup.log).map_err(io::Error::other)?;
+    let hooks = Hooks::Replica(Arc::new(PolicyReplica::new(setup.code_dir.as_deref())));
+    let process = Some(OwnProcess { log: log.clone(), has_landlock });
+    let done = serve(orders, setup, Surroundings { hooks, fakes: Arc::new(weights::fake_parts), process });
+    log.flush();
+    done
+}
+
+/// The same on threads of the server.
+///
+/// # Errors
+/// Something failed that is needed.
+pub(super) fn run_here(mut orders: UnixStream, around: Surroundings) -> io::Result<()> {
+    let Some(setup) = frames::receive::<Setup>(&mut orders)? else { return Ok(()) };
+    serve(orders, setup, around)
+}
+
+fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::Result<()> {
     let mut told = orders.try_clone()?;
     let loaded = load(&setup, told.try_clone()?);
-    let has_calls = confine_calls();
     let (source, grammars) = match loaded {
         Ok(loaded) => loaded,
-        Err(error) => return frames::send(&mut told, &Told::Loaded(Err(failure(&error)))),
+        Err(error) => return frames::send(&mut told, &Told::Loaded(Err(Failure::of(&error)))),
     };
-    tracing::info!(
-        model = setup.config.id,
-        seccomp = has_calls,
-        landlock = has_files,
-        "a process computes for the model"
-    );
-    let mut setup = setup;
-    let policies = Arc::new(PolicyReplica::new(setup.code_dir.as_deref()));
+    if let Some(OwnProcess { has_landlock, .. }) = around.process {
+        let seccomp = !setup.is_on_devices() && confine_calls();
+        tracing::info!(model = setup.config.id, seccomp, landlock = has_landlock, "a process computes for the model");
+    }
     let update = setup.policies.take();
     let (control, adapters, compiled, clerk) = (Mutex::new(told), Mutex::default(), Mutex::default(), Once::new());
-    let process = Arc::new(Process { setup, source, grammars, policies, adapters, compiled, control, clerk, log });
+    let process = Arc::new(Process { setup, around, source, grammars, adapters, compiled, control, clerk });
     if let Some(update) = update {
         process.take_policies(update).map_err(io::Error::other)?;
     }
-    process.tell(&Told::Loaded(Ok(process.source.sha256())))?;
-    let mut workers = Vec::new();
+    process.tell(&Told::Loaded(Ok(process.source.loaded())))?;
+    let mut workers = BTreeMap::new();
     let mut number = 0;
     while let Some((order, descriptors)) = frames::receive_with::<Order>(&mut orders)? {
         number += 1;
         match order {
             Order::Open(worker, cores) => {
                 let Some(connection) = descriptors.into_iter().next() else { continue };
-                workers.push(process.open(number, worker, cores, connection)?);
+                // The directory of its cache is free when the one before it has ended.
+                let before = workers.remove(&worker);
+                workers.insert(worker, process.open(number, worker, before, (cores, connection.into()))?);
             }
             // It takes its time, and others need not wait for it.
             Order::LoadAdapter(path) => {
@@ -134,8 +227,10 @@ fn serve() -> io::Result<()> {
                 };
                 Builder::new().name("adapter".to_owned()).spawn(load)?;
             }
+            Order::Shapes(shapes) => process.tell(&Told::Reply(number, process.shapes(&shapes)))?,
+            Order::Memory(workers, rows) => process.tell(&Told::Reply(number, process.memory(workers, rows)))?,
             Order::DropAdapter(adapter) => {
-                let mut adapters = process.adapters();
+                let mut adapters = lock(&process.adapters);
                 let one = adapters.iter().position(|loaded| loaded.digest() == adapter);
                 one.map(|one| adapters.swap_remove(one));
                 drop(adapters);
@@ -146,7 +241,7 @@ fn serve() -> io::Result<()> {
                 let compile = move || {
                     let reply = match process.grammars.compile(&grammar) {
                         Ok(compiled) => {
-                            process.in_use().push((grammar.digest(), compiled));
+                            lock(&process.compiled).push((grammar.digest(), compiled));
                             Reply::Done
                         }
                         Err(error) => Reply::Refused(error),
@@ -157,10 +252,10 @@ fn serve() -> io::Result<()> {
                 Builder::new().name("grammar".to_owned()).spawn(compile)?;
             }
             Order::DropGrammar(grammar) => {
-                let mut in_use = process.in_use();
-                let one = in_use.iter().position(|(digest, _)| *digest == grammar);
-                one.map(|one| in_use.swap_remove(one));
-                drop(in_use);
+                let mut compiled = lock(&process.compiled);
+                let one = compiled.iter().position(|(digest, _)| *digest == grammar);
+                one.map(|one| compiled.swap_remove(one));
+                drop(compiled);
                 process.done(number)?;
             }
             Order::Policies(update) => {
@@ -171,21 +266,27 @@ fn serve() -> io::Result<()> {
             }
             Order::Hear => process.done(number)?,
             Order::Level(directives) => {
-                if let Err(error) = process.log.set_directives(&directives) {
+                let log = process.around.process.as_ref().map(|process| &process.log);
+                if let Some(Err(error)) = log.map(|log| log.set_directives(&directives)) {
                     tracing::warn!(%error, "the log level stays as it was");
                 }
                 process.done(number)?;
             }
         }
     }
-    // Their sockets are closed, too, or the server wants nothing more of them.
+    // Their sockets are closed, too, or the server wants nothing more of them. What waits for a device that is lost waits for ever.
     let deadline = Instant::now() + END;
-    while workers.iter().any(|worker: &JoinHandle<()>| !worker.is_finished()) && Instant::now() < deadline {
+    let runs = |workers: &BTreeMap<_, JoinHandle<()>>| workers.values().any(|worker| !worker.is_finished());
+    while !process.source.has_lost_device() && runs(&workers) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    process.log.flush();
-    // Without static destructors: threads of libraries may still use what they destroy.
-    signal_hook::low_level::exit(0);
+    Ok(())
+}
+
+impl Setup {
+    fn is_on_devices(&self) -> bool {
+        matches!(self.placement, Placement::Devices(_))
+    }
 }
 
 /// What the process reads: its files, those beside them (parts, and what links lead to), the code of policies, the system.
@@ -222,67 +323,46 @@ fn in_memory(mut file: File) -> io::Result<File> {
 }
 
 /// What can be made workers of, and what is compiled for its vocabulary.
-fn load(setup: &Setup, mut told: UnixStream) -> Result<(Source, Arc<GrammarStore>), ServerError> {
-    let Setup { config, sizes, .. } = setup;
+fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), ServerError> {
+    let Setup { kind, config, sizes, .. } = setup;
     if setup.is_fake {
-        let info = weights::fake_info(ModelKind::Generate);
-        let limits = weights::fake_limits(sizes);
-        return Ok((Source::Fake(limits), Arc::new(GrammarStore::new(info.vocabulary))));
+        let vocabulary = weights::fake_info(*kind).vocabulary;
+        return Ok((Source::Fake(weights::fake_limits(sizes)), Arc::new(GrammarStore::new(vocabulary))));
+    }
+    if *kind == ModelKind::Predict {
+        let (model, sha256) = models::load_tensors(config)?;
+        let no_words = Vocabulary::new(std::iter::empty::<&[u8]>(), Vec::new());
+        return Ok((Source::Tensors { model: Arc::new(model), sha256 }, Arc::new(GrammarStore::new(no_words.into()))));
     }
     camshaft_engine::use_numa(config.numa.wanted());
-    let last = Mutex::new(u64::MAX);
-    let sink = ProgressSink::new({
-        let told = Mutex::new(told.try_clone().map_err(|error| ServerError::internal("tell of a load", error))?);
-        move |_, per_cent| {
-            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            if std::mem::replace(&mut *last, per_cent) != per_cent {
-                // Without the server the process ends.
-                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = frames::send(&mut *told, &Told::Loading(per_cent));
-            }
+    let (last, told) = (Mutex::new(u64::MAX), Mutex::new(told));
+    let sink = ProgressSink::new(move |_, per_cent| {
+        if std::mem::replace(&mut *lock(&last), per_cent) != per_cent {
+            // Without the server the process ends.
+            let _ = frames::send(&mut *lock(&told), &Told::Loading(per_cent));
         }
     });
-    let model = models::load_again(config, setup.digest, Placement::Host, &sink)?;
-    let _ = frames::send(&mut told, &Told::Loading(100));
-    if setup.outline.as_ref() != Some(&model.outline()) {
-        return Err(models::replaced(config));
-    }
-    let draft = config.draft_model.as_ref().map(|path| {
-        let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
-        let draft = LoadedModel::from_file(path, &LoadOptions { kind, copy, ..LoadOptions::default() });
-        draft.map_err(|error| models::from_engine(config, error))
-    });
+    let bar = LoadBar::hidden(&sink);
+    let model = models::load(config, setup.digest, setup.placement.clone(), &bar)?;
+    let LoadProgress(tell) = bar.stage("loading");
+    let _ = tell(1.0);
+    let draft = config.draft_model.as_ref();
+    let draft = draft.map(|path| models::load_draft(config, path, Placement::Host)).transpose()?;
     let grammars = Arc::new(GrammarStore::new(model.info().vocabulary.clone()));
-    Ok((Source::Llama { model, draft: draft.transpose()? }, grammars))
-}
-
-/// What the server says instead.
-fn failure(error: &ServerError) -> Failure {
-    match error {
-        ServerError::Model(model) => Failure { key: model.key().to_owned(), why: model.source.to_string() },
-        error => Failure { key: "path".to_owned(), why: error.to_string() },
-    }
+    Ok((Source::Llama { model, draft }, grammars))
 }
 
 impl Process {
     fn tell(&self, told: &Told) -> io::Result<()> {
-        frames::send(&mut *self.control.lock().unwrap_or_else(PoisonError::into_inner), told)
+        frames::send(&mut *lock(&self.control), told)
     }
 
     fn done(&self, number: u64) -> io::Result<()> {
         self.tell(&Told::Reply(number, Ok(Reply::Done)))
     }
 
-    fn adapters(&self) -> MutexGuard<'_, Vec<Arc<LoadedAdapter>>> {
-        self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn in_use(&self) -> MutexGuard<'_, Vec<(GrammarDigest, InUse)>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn load_adapter(&self, path: &Path, file: Option<File>) -> Result<Reply, Failure> {
-        let internal = |error| failure(&ServerError::internal("load an adapter", error));
+        let internal = |error| Failure::of(&ServerError::internal("load an adapter", error));
         let Source::Llama { model, .. } = &self.source else {
             return Err(internal(anyhow::anyhow!("the model has none")));
         };
@@ -292,18 +372,39 @@ impl Process {
         let copy = copy.map_err(|error| internal(error.into()))?;
         let copied = copy.as_ref().map(|copy| format!("/proc/self/fd/{}", copy.as_raw_fd()));
         let loaded = model.load_adapter(copied.as_ref().map_or(path, Path::new)).map_err(|error| {
-            let Failure { key, why } = failure(&models::from_engine(&self.setup.config, error));
-            // Whoever configured it knows it by its own path.
-            let shown = |copied: &String| why.replace(copied.as_str(), &path.display().to_string());
-            Failure { why: copied.as_ref().map(shown).unwrap_or(why), key }
+            let mut failure = Failure::of(&models::from_engine(&self.setup.config, error));
+            if let Some(copied) = &copied {
+                // Whoever configured it knows it by its own path.
+                failure.why = failure.why.replace(copied.as_str(), &path.display().to_string());
+            }
+            failure
         })?;
         let (digest, bytes) = (loaded.digest(), loaded.bytes());
-        self.adapters().push(loaded);
+        lock(&self.adapters).push(loaded);
         Ok(Reply::Adapter(digest, bytes))
     }
 
+    fn tensors(&self) -> Result<&Arc<TensorModel>, Failure> {
+        match &self.source {
+            Source::Tensors { model, .. } => Ok(model),
+            Source::Fake(_) | Source::Llama { .. } => Err(Failure::internal(&"the model computes no tensors")),
+        }
+    }
+
+    fn shapes(&self, shapes: &[Vec<usize>]) -> Result<Reply, Failure> {
+        let model = self.tensors()?;
+        let shapes: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let (bytes, outputs) = (model.run_bytes(&shapes), model.output_shapes(&shapes));
+        Ok(Reply::Shapes(Shapes { bytes, outputs, fallback: model.fallback().map(Into::into) }))
+    }
+
+    fn memory(&self, workers: u32, rows: u32) -> Result<Reply, Failure> {
+        Ok(Reply::Memory(self.tensors()?.memory_bytes(workers, rows)))
+    }
+
     fn take_policies(self: &Arc<Self>, update: ReplicaUpdate) -> Result<(), anyhow::Error> {
-        self.policies.apply(update)?;
+        let Hooks::Replica(policies) = &self.around.hooks else { return Ok(()) };
+        policies.apply(update)?;
         let (clerk, mut started) = (self.clone(), Ok(()));
         self.clerk.call_once(|| {
             let look = move || clerk.look_after_notes();
@@ -316,61 +417,110 @@ impl Process {
     fn look_after_notes(&self) {
         loop {
             std::thread::sleep(LOOK);
-            let notes = self.policies.take_notes(true);
+            let notes = self.around.hooks.take_notes(true);
             if !notes.is_empty() && self.tell(&Told::Notes(notes)).is_err() {
                 return;
             }
         }
     }
 
-    /// Starts the thread of a worker, which says when it is ready.
+    /// Starts the thread of a worker, which says when it is ready. `before`: the one whose place it takes.
     fn open(
         self: &Arc<Self>,
         number: u64,
         id: WorkerId,
-        cores: Vec<Vec<usize>>,
-        connection: OwnedFd,
+        before: Option<JoinHandle<()>>,
+        way: (Vec<Vec<usize>>, UnixStream),
     ) -> io::Result<JoinHandle<()>> {
         let process = self.clone();
-        let connection = UnixStream::from(connection);
         Builder::new().name(format!("worker-{id}")).spawn(move || {
-            let threads = Threads::default();
-            let failed = match &process.source {
-                Source::Fake(limits) => {
-                    let engine = weights::fake_engine(*limits, id);
-                    let cache = PrefixCache::new(process.setup.cache.ram_bytes);
-                    process.work((number, id), (engine, cache, None), &threads, (cores, connection))
-                }
-                Source::Llama { model, draft } => process
-                    .made(id, model, draft.as_ref(), &threads)
-                    .and_then(|made| process.work((number, id), made, &threads, (cores, connection))),
-            };
-            threads.join();
-            if let Err(error) = failed {
+            if let Some(before) = before {
+                // What its panic was about is logged.
+                let _ = before.join();
+            }
+            // A panic ends this worker, and nothing else.
+            let ended = catch_unwind(AssertUnwindSafe(|| process.run(number, id, way)));
+            if let Ok(Err(error)) = &ended {
                 // Without the server the process ends.
-                let _ = process.tell(&Told::Reply(number, Err(failure(&error))));
+                let _ = process.tell(&Told::Reply(number, Err(Failure::of(error))));
+            }
+            if process.source.has_lost_device() {
+                let _ = process.tell(&Told::DeviceLost);
+                // No order comes any more.
+                let _ = lock(&process.control).shutdown(Shutdown::Read);
             }
         })
     }
 
-    fn made(
-        &self,
-        id: WorkerId,
-        model: &Arc<LoadedModel>,
-        draft: Option<&Arc<LoadedModel>>,
-        threads: &Threads,
-    ) -> Result<(impl Engine + use<>, PrefixCache, Option<Speculation>), ServerError> {
-        let Setup { config, sizes, cache, .. } = &self.setup;
-        let options = weights::engine_options(config, sizes);
-        let engine = weights::engine(config, model, &options)?;
-        let speculation = weights::speculation(config, draft, &options)?;
-        let owner = CacheOwner { id: &config.id, model, options: &options, worker: id };
-        let cache = CachePlan::of_parts(cache.clone()).on(threads.spawner()).open(&owner);
-        Ok((engine, cache, speculation))
+    /// Makes a worker, and runs it to its end.
+    fn run(&self, number: u64, id: WorkerId, way: (Vec<Vec<usize>>, UnixStream)) -> Result<(), ServerError> {
+        let Setup { kind, config, sizes, cache, .. } = &self.setup;
+        let threads = Threads::default();
+        match (&self.source, kind) {
+            (Source::Fake(_), ModelKind::Embed) => {
+                let embedder = FakeEmbedder::new(weights::fake_embedder_limits(sizes));
+                let limits = Limits::Embeds(embedder.limits());
+                self.compute(number, embedder, limits, way.1)
+            }
+            (Source::Tensors { model, .. }, _) => {
+                let predictor = Predictor::new(model.clone());
+                let limits = Limits::Predicts(predictor.batch());
+                self.compute(number, predictor, limits, way.1)
+            }
+            (Source::Fake(limits), _) => {
+                let (engine, cache) = (self.around.fakes)(*limits, id, cache.ram_bytes)?;
+                self.generate((number, id), (engine, cache, None), &threads, way)
+            }
+            (Source::Llama { model, .. }, ModelKind::Embed) => {
+                let mut embedder = weights::embedder(config, model, sizes)?;
+                if model.is_on_devices() {
+                    placing::exercise_embedder(&mut embedder).map_err(|why| placing::does_not_work(config, why))?;
+                }
+                let limits = Limits::Embeds(embedder.limits());
+                self.compute(number, embedder, limits, way.1)
+            }
+            (Source::Llama { model, draft }, _) => {
+                let options = weights::engine_options(config, sizes);
+                let mut engine = weights::engine(config, model, &options)?;
+                if model.is_on_devices() {
+                    placing::exercise(&mut engine).map_err(|why| placing::does_not_work(config, why))?;
+                }
+                let speculation = weights::speculation(config, draft.as_ref(), &options)?;
+                let owner = CacheOwner { id: &config.id, model, options: &options, worker: id };
+                let cache = CachePlan::of_parts(cache.clone()).on(threads.spawner()).open(&owner);
+                self.generate((number, id), (engine, cache, speculation), &threads, way)
+            }
+        }
     }
 
-    /// Runs a worker to its end.
-    fn work<E: Engine>(
+    /// Runs a worker that computes batches.
+    fn compute<M>(
+        &self,
+        number: u64,
+        mut model: M,
+        limits: Limits,
+        mut connection: UnixStream,
+    ) -> Result<(), ServerError>
+    where
+        M: BatchModel<Input: DeserializeOwned, Output: Serialize>,
+    {
+        if let Err(error) = model.warm_up() {
+            tracing::warn!(%error, "the model could not compute a first input");
+        }
+        let internal = |error: io::Error| ServerError::internal("open a worker", error);
+        self.tell(&Told::Reply(number, Ok(Reply::Opened(limits)))).map_err(internal)?;
+        // The server is gone, or wants no more, where it ends.
+        while let Ok(Some(Batch { threads, inputs })) = frames::receive::<Batch<Vec<M::Input>>>(&mut connection) {
+            model.set_threads(threads);
+            if frames::send(&mut connection, &model.compute(&inputs)).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a worker that generates.
+    fn generate<E: Engine>(
         &self,
         (number, id): (u64, WorkerId),
         (engine, cache, speculation): (E, PrefixCache, Option<Speculation>),
@@ -379,12 +529,13 @@ impl Process {
     ) -> Result<(), ServerError> {
         let spare = Arc::new(AtomicBool::new(true));
         let has_spare = spare.clone();
+        let hooks = self.around.hooks.clone();
         let worker = Worker::new(WorkerOptions {
             id,
             limits: engine.limits(),
             vocabulary: self.grammars.vocabulary().clone(),
-            samplers: self.policies.clone(),
-            filters: self.policies.clone(),
+            samplers: hooks.samplers(),
+            filters: hooks.filters(),
             cache,
             step_target: self.setup.config.step_target(),
             grammars: self.grammars.clone(),
@@ -398,10 +549,11 @@ impl Process {
             tracing::warn!(%error, worker = %id, "the engine could not decode a first token");
         }
         let internal = |error: io::Error| ServerError::internal("open a worker", error);
-        self.tell(&Told::Reply(number, Ok(Reply::Opened(engine.limits())))).map_err(internal)?;
+        let opened = Reply::Opened(Limits::Generates(engine.limits()));
+        self.tell(&Told::Reply(number, Ok(opened))).map_err(internal)?;
         let incoming = Incoming::new(connection.try_clone().map_err(internal)?);
-        let out = Out::new(connection, self.policies.clone());
-        let mut out = WorkerLoop { engine, incoming, out, threads: self.setup.sizes.threads, spare, team }.run();
+        let out = Out::new(connection, hooks);
+        let mut out = WorkerLoop { out, incoming, engine, threads: self.setup.sizes.threads, spare, team }.run();
         // The disk tier of its cache writes what is queued, for seconds perhaps; only then it has ended.
         threads.join();
         out.end();
@@ -409,7 +561,7 @@ impl Process {
     }
 }
 
-/// Threads that are joined, of one worker.
+/// Threads of one worker, which are joined where it ends.
 #[derive(Default)]
 struct Threads(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
@@ -418,152 +570,24 @@ impl Threads {
         let threads = self.0.clone();
         Spawner::new(move |name, body| {
             let thread = Builder::new().name(name.to_owned()).spawn(body)?;
-            threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+            lock(&threads).push(thread);
             Ok(())
         })
     }
 
     fn join(&self) {
-        let threads = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *lock(&self.0));
         // What a panic was about is logged where it happens.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-/// One worker and its connection.
-struct WorkerLoop<E> {
-    engine: EngineLoop<E>,
-    incoming: Incoming,
-    out: Out,
-    threads: u32,
-    spare: Arc<AtomicBool>,
-    team: Option<Team>,
-}
-
-impl<E: Engine> WorkerLoop<E> {
-    /// Runs until the server is gone, or wants nothing more. What its end is to be told with: it is dropped by then.
-    fn run(mut self) -> Out {
-        let (begun, mut steps) = (Instant::now(), 0u32);
-        while self.take_messages() {
-            steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(LOOK_AT_TEAM) {
-                self.team = self.team.take().and_then(Team::checked);
-            }
-            self.engine.set_threads(self.threads);
-            let now = begun.elapsed();
-            self.engine.step(now, &mut self.out);
-            self.out.took = begun.elapsed().saturating_sub(now);
-            self.out.may_take_longer = self.engine.worker().may_take_longer();
-            let report = self.engine.report();
-            self.out.tell(report, false);
-        }
-        self.out
-    }
-
-    /// Takes in all messages that have come; waits for one only if there is nothing else to do. False when all is over.
-    fn take_messages(&mut self) -> bool {
-        loop {
-            if self.out.is_broken {
-                return false;
-            }
-            let is_idle = self.engine.worker().is_idle();
-            let mut received = self.incoming.next(Some(Duration::ZERO));
-            if is_idle && matches!(received, Ok(Received::Nothing)) {
-                let report = self.engine.report();
-                self.out.tell(report, true);
-                if self.out.is_last {
-                    return false;
-                }
-                received = self.incoming.next(None);
-            }
-            match received {
-                Ok(Received::Message(message)) => {
-                    self.out.heard += 1;
-                    match message {
-                        ToWorker::Command(command) => self.engine.handle(command, &mut self.out),
-                        ToWorker::Threads(threads, spare) => {
-                            self.threads = threads;
-                            self.spare.store(spare, Ordering::Relaxed);
-                        }
-                        ToWorker::NoMore => self.out.is_last = true,
-                        ToWorker::Stop => return false,
-                    }
-                }
-                Ok(Received::Nothing) => return true,
-                // The server is gone.
-                Ok(Received::Closed) => return false,
-                Err(error) => {
-                    tracing::error!(%error, "what the server says cannot be read");
-                    return false;
-                }
-            }
-        }
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.join();
     }
 }
 
-/// What goes to the server.
-struct Out {
-    connection: UnixStream,
-    policies: Arc<PolicyReplica>,
-    events: Vec<Event>,
-    heard: u64,
-    took: Duration,
-    may_take_longer: bool,
-    /// What was told last.
-    told: (Instant, bool, u64),
-    /// Nothing more comes.
-    is_last: bool,
-    is_broken: bool,
-}
-
-impl Out {
-    fn new(connection: UnixStream, policies: Arc<PolicyReplica>) -> Self {
-        let (events, heard, took, may_take_longer) = (Vec::new(), 0, Duration::ZERO, false);
-        let told = (Instant::now(), false, 0);
-        Self { connection, policies, events, heard, took, may_take_longer, told, is_last: false, is_broken: false }
-    }
-
-    /// A step is over, or there is nothing to do: tells what there is to tell, or, after a while, that it goes on.
-    fn tell(&mut self, report: Option<Report>, is_idle: bool) {
-        let (last, was_idle, had_heard) = self.told;
-        let is_news = report.is_some() || !self.events.is_empty() || is_idle != was_idle;
-        let is_due = self.heard != had_heard && is_idle || last.elapsed() >= HEARTBEAT && !is_idle;
-        if is_news || is_due {
-            self.send(report, is_idle, false);
-        }
-    }
-
-    fn send(&mut self, report: Option<Report>, is_idle: bool, has_ended: bool) {
-        let message = FromWorker {
-            notes: self.policies.take_notes(false),
-            events: std::mem::take(&mut self.events),
-            report: report.map(Box::new),
-            heard: self.heard,
-            is_idle,
-            may_take_longer: self.may_take_longer,
-            took: self.took,
-            has_ended,
-        };
-        self.told = (Instant::now(), is_idle, self.heard);
-        // The server reads whatever comes; without it there is nobody to compute for.
-        self.is_broken |= frames::send(&mut self.connection, &message).is_err();
-    }
-
-    fn end(&mut self) {
-        self.send(None, true, true);
-    }
-}
-
-impl Events for Out {
-    fn push(&mut self, event: Event) {
-        if event.is_for_client() {
-            self.events.push(event);
-        }
-    }
-
-    fn flush(&mut self) {
-        if !self.events.is_empty() {
-            self.send(None, false, false);
-        }
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

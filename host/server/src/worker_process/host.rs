@@ -1,4 +1,4 @@
-//! The server's side of a process that computes.
+//! The server's side of a process that computes, or of the threads that do its work.
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -11,30 +11,34 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::Builder;
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
-use camshaft_core::engine::EngineLimits;
+use camshaft_core::embed::EmbedderLimits;
 use camshaft_core::grammar::{Grammar, GrammarError};
 use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
-use camshaft_engine::ModelOutline;
-use camshaft_policy::{PolicyHost, Replication};
+use camshaft_core::tensor::Signature;
+use camshaft_engine::{LoadProgress, ModelMark};
+use camshaft_policy::{PolicyHost, PolicyReplica, Replication};
 use camshaft_process::{frames, spawn};
+use camshaft_tensor::TensorOutline;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 
-use super::{Failure, Order, ROLE, Reply, Setup, Told};
+use super::child::{Hooks, Surroundings, run_here};
+use super::{Fakes, Limits, Loaded, Order, ROLE, Reply, Setup, Told};
 use crate::cache_plan::CachePlan;
 use crate::config::ModelConfig;
 use crate::cores;
 use crate::environment;
-use crate::error::{ModelProblem, ServerError};
+use crate::error::{Failure, ModelProblem, ServerError};
 use crate::logging::LogHandle;
 use crate::models;
-use crate::own_program::own_program;
+use crate::own_program::{has_roles, own_program};
+use crate::placing::Standby;
 use crate::progress::{LoadBar, ProgressSink};
-use crate::weights::{Weights, WeightsSource};
+use crate::weights::{self, Weights, WeightsSource};
 
 /// How long an answer may take before the process is asked whether it still hears, and that one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,27 +46,55 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Orders that wait until the process takes them.
 const ORDERS: usize = 4096;
 
+/// How long a process may say nothing while it loads, and how long a worker may take to be opened: drivers compile for a device when
+/// it is used first, a software one slowly.
+const LOAD: Duration = Duration::from_secs(900);
+
 /// What a process is started with, each time.
 pub(crate) struct ProcessSetup {
     pub(crate) weights: Weights,
-    /// Of what the server has; `None`: of a fake model.
-    pub(crate) outline: Option<ModelOutline>,
+    /// A process of its own; otherwise threads of this one.
+    pub(crate) is_isolated: bool,
     /// The digest of the weights is wanted.
     pub(crate) digest: bool,
     pub(crate) cache: CachePlan,
-    pub(crate) policies: Arc<PolicyHost>,
+    /// `None`: nobody asks it anything but whether it works.
+    pub(crate) policies: Option<Arc<PolicyHost>>,
+    pub(crate) fakes: Fakes,
     pub(crate) log: LogHandle,
-    pub(crate) sink: ProgressSink,
+    /// Where it is to go if a device fails.
+    pub(crate) standby: Option<Standby>,
     /// Held as long as the process lives.
     pub(crate) alive: Sender<Infallible>,
 }
 
-/// The process that computes for a model: the one that runs, and how another one is started after it.
+impl ProcessSetup {
+    /// Of a process that tells whether it works.
+    pub(crate) fn trial(weights: Weights) -> Self {
+        Self {
+            weights,
+            is_isolated: has_roles(),
+            digest: false,
+            cache: CachePlan::none(),
+            policies: None,
+            fakes: Arc::new(weights::fake_parts),
+            log: LogHandle::silent(),
+            standby: None,
+            alive: bounded(0).0,
+        }
+    }
+}
+
+/// What computes for a model: what runs, and how another one is started after it.
 pub(crate) struct EngineProcess {
     setup: ProcessSetup,
+    /// With other sizes once a device has failed.
+    weights: Mutex<Weights>,
+    /// Who hears of the first load.
+    sink: Mutex<ProgressSink>,
     running: Mutex<Option<Arc<Running>>>,
-    /// The digest of the weights that the first process told, if it did.
-    sha256: OnceLock<Option<String>>,
+    /// What the first process told: the digest of the weights, if it was wanted, and what a tensor model takes and gives.
+    first: OnceLock<(Option<String>, Option<Signature>)>,
     adapters: Mutex<Adapters>,
 }
 
@@ -106,7 +138,10 @@ pub(crate) struct Running {
     /// Under a lock: a process that was waited for must not be killed.
     is_gone: Mutex<bool>,
     has_ended: AtomicBool,
+    has_lost_device: AtomicBool,
     sha256: Option<String>,
+    /// Of a tensor model.
+    tensors: Option<TensorOutline>,
 }
 
 impl fmt::Debug for EngineProcess {
@@ -116,18 +151,18 @@ impl fmt::Debug for EngineProcess {
 }
 
 impl Running {
-    /// Waits for the answer, and kills a process that does not even say that it hears.
+    /// Waits for the answer, and kills a process that does not even say that it hears, or that answers nothing for too long.
     ///
     /// # Errors
     /// The process is gone.
     fn ask(&self, order: Order, with: Option<OwnedFd>) -> io::Result<Result<Reply, Failure>> {
-        let answered = self.give(order, with);
+        let (answered, begun) = (self.give(order, with), Instant::now());
         loop {
             match answered.recv_timeout(PATIENCE) {
                 Ok(answer) => return Ok(answer),
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::from(io::ErrorKind::BrokenPipe)),
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.give(Order::Hear, None).recv_timeout(PATIENCE).is_err() {
+                    if begun.elapsed() > LOAD || self.give(Order::Hear, None).recv_timeout(PATIENCE).is_err() {
                         tracing::error!(
                             pid = self.pid(),
                             "a process of workers does not answer any more: it is killed"
@@ -170,19 +205,45 @@ impl Running {
     }
 
     /// Nobody answers any more.
-    fn end(&self, child: &mut Child) {
+    fn end(&self, computes: Computes) {
         self.has_ended.store(true, Ordering::SeqCst);
         lock(&self.waiting).clear();
         let mut is_gone = lock(&self.is_gone);
-        let _ = child.kill();
-        let _ = child.wait();
+        computes.end();
         *is_gone = true;
     }
 }
 
+/// A child, or a thread that does what one would.
+enum Computes {
+    Process(Child),
+    Thread(JoinHandle<io::Result<()>>),
+}
+
+impl Computes {
+    /// Waits for its end. It has closed its socket.
+    fn end(self) {
+        match self {
+            Self::Process(mut child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Self::Thread(thread) => {
+                // What a panic was about is logged.
+                if let Ok(Err(error)) = thread.join() {
+                    tracing::error!(%error, "the threads that compute for a model have ended");
+                }
+            }
+        }
+    }
+}
+
 impl EngineProcess {
-    pub(crate) fn new(setup: ProcessSetup) -> Arc<Self> {
-        Arc::new(Self { setup, running: Mutex::default(), sha256: OnceLock::new(), adapters: Mutex::default() })
+    /// `sink` hears how far the first load is.
+    pub(crate) fn new(setup: ProcessSetup, sink: ProgressSink) -> Arc<Self> {
+        let (running, first, adapters) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        let weights = Mutex::new(setup.weights.clone());
+        Arc::new(Self { setup, weights, sink: Mutex::new(sink), running, first, adapters })
     }
 
     /// The digest of the weights, which are loaded unless they are, if it was wanted.
@@ -193,6 +254,11 @@ impl EngineProcess {
         Ok(self.running()?.sha256.clone())
     }
 
+    /// Held as long as anything of it is in memory.
+    pub(crate) fn alive(&self) -> Sender<Infallible> {
+        self.setup.alive.clone()
+    }
+
     fn config(&self) -> &ModelConfig {
         self.setup.weights.config()
     }
@@ -201,18 +267,75 @@ impl EngineProcess {
     ///
     /// # Errors
     /// The process cannot be started or load the model, or has no room for the worker.
-    pub(crate) fn open(
+    pub(super) fn open(
         &self,
         worker: WorkerId,
         cores: &[CpuSet],
-    ) -> Result<(UnixStream, EngineLimits, Arc<Running>), ServerError> {
-        let running = self.running()?;
-        let (ours, its) = UnixStream::pair().map_err(|error| ServerError::internal("make a socket", error))?;
-        let cores = cores.iter().map(cores::processors).collect();
-        match self.ask(&running, Order::Open(worker, cores), Some(its.into()))? {
-            Reply::Opened(limits) => Ok((ours, limits, running)),
-            other => Err(ServerError::internal("open a worker", anyhow::anyhow!("{other:?}"))),
+    ) -> Result<(UnixStream, Limits, Arc<Running>), ServerError> {
+        loop {
+            let running = self.running()?;
+            let (ours, its) = UnixStream::pair().map_err(|error| ServerError::internal("make a socket", error))?;
+            let order = Order::Open(worker, cores.iter().map(cores::processors).collect());
+            match running.ask(order, Some(its.into())).map_err(|error| self.lost(&error))? {
+                Ok(Reply::Opened(limits)) => return Ok((ours, limits, running)),
+                // The trial made what one worker needs; devices have not always room for more, or others came meanwhile.
+                Err(failure) if failure.lacks_context && self.is_on_devices() && self.setup.standby.is_some() => {
+                    self.leave_devices(&failure.why)?;
+                    let mut slot = lock(&self.running);
+                    if slot.as_ref().is_some_and(|now| Arc::ptr_eq(now, &running)) {
+                        *slot = None;
+                    }
+                    running.kill();
+                }
+                Err(failure) => return Err(failure.error(self.config())),
+                Ok(other) => return Err(ServerError::internal("open a worker", anyhow::anyhow!("{other:?}"))),
+            }
         }
+    }
+
+    /// Whether it works: opens a worker, loads its adapters, and ends. What a worker can hold, of a model that embeds.
+    ///
+    /// # Errors
+    /// As [`EngineProcess::open`] and [`EngineProcess::load_adapter`].
+    pub(crate) fn try_out(&self) -> Result<Option<EmbedderLimits>, ServerError> {
+        let (_, limits, running) = self.open(WorkerId(0), &[])?;
+        let adapters = self.config().adapter.iter();
+        adapters.map(|adapter| self.load_adapter(&adapter.path)).try_for_each(|loaded| loaded.map(drop))?;
+        running.kill();
+        Ok(match limits {
+            Limits::Embeds(limits) => Some(limits),
+            Limits::Generates(_) | Limits::Predicts(_) => None,
+        })
+    }
+
+    /// What the running process answers at once.
+    pub(super) fn ask_now(&self, order: Order, patience: Duration) -> Option<Reply> {
+        // Where one is being started there is none.
+        let running = self.running.try_lock().ok()?.clone()?;
+        running.give(order, None).recv_timeout(patience).ok()?.ok()
+    }
+
+    /// The digest of a tensor model, if it was wanted, and what else is known of it.
+    ///
+    /// # Errors
+    /// The process cannot be started or load the model.
+    pub(super) fn tensors(&self) -> Result<(Option<String>, TensorOutline), ServerError> {
+        let running = self.running()?;
+        let none = || ServerError::internal("load", anyhow::anyhow!("no tensor model"));
+        Ok((running.sha256.clone(), running.tensors.clone().ok_or_else(none)?))
+    }
+
+    fn is_on_devices(&self) -> bool {
+        lock(&self.weights).sizes.offloaded.layers > 0
+    }
+
+    /// What is started from now on computes with the processor.
+    fn leave_devices(&self, why: &str) -> Result<(), ServerError> {
+        let mut weights = lock(&self.weights);
+        if let (Some(standby), true) = (&self.setup.standby, weights.sizes.offloaded.layers > 0) {
+            *weights = standby.on_host(&weights, why)?;
+        }
+        Ok(())
     }
 
     /// Loads an adapter for the workers: its digest, and its bytes.
@@ -254,17 +377,14 @@ impl EngineProcess {
 
     fn ask(&self, running: &Running, order: Order, with: Option<OwnedFd>) -> Result<Reply, ServerError> {
         let answer = running.ask(order, with).map_err(|error| self.lost(&error))?;
-        answer.map_err(|failure| self.failed(failure))
+        answer.map_err(|failure| failure.error(self.config()))
     }
 
     fn lost(&self, error: &io::Error) -> ServerError {
-        let why = format!("the process that computes for it is gone: {error}");
-        self.failed(Failure { key: "path".to_owned(), why })
-    }
-
-    fn failed(&self, Failure { key, why }: Failure) -> ServerError {
         let config = self.config();
-        ServerError::model(&config.id, &config.origins, &key, ModelProblem::Process(why))
+        let path = config.file_name();
+        let why = format!("bad model file {}: the process that computes for it is gone: {error}", path.display());
+        ServerError::model(&config.id, &config.origins, "path", ModelProblem::said(why))
     }
 
     /// The process that runs, or a new one.
@@ -273,8 +393,13 @@ impl EngineProcess {
         if let Some(running) = slot.as_ref().filter(|running| !running.has_ended.load(Ordering::SeqCst)) {
             return Ok(running.clone());
         }
+        if slot.as_ref().is_some_and(|lost| lost.has_lost_device.load(Ordering::SeqCst)) {
+            self.leave_devices("a device failed")?;
+        }
         let running = self.start()?;
-        if *self.sha256.get_or_init(|| running.sha256.clone()) != running.sha256 {
+        let signature = running.tensors.as_ref().map(|outline| outline.signature.clone());
+        let told = (running.sha256.clone(), signature);
+        if *self.first.get_or_init(|| told.clone()) != told {
             return Err(models::replaced(self.config()));
         }
         let files = lock(&self.adapters).files.clone();
@@ -297,105 +422,136 @@ impl EngineProcess {
     }
 
     fn start(&self) -> Result<Arc<Running>, ServerError> {
-        let internal = |what, error: io::Error| ServerError::internal(what, error);
+        let ProcessSetup { is_isolated, digest, cache, policies, fakes, log, .. } = &self.setup;
+        let weights = lock(&self.weights).clone();
+        // Threads of this process call the policies that are here.
         let replicate = |error| ServerError::internal("tell a process of policies", error);
-        let mut feed = self.setup.policies.replicate().map_err(replicate)?;
-        let ProcessSetup { weights, outline, digest, cache, log, .. } = &self.setup;
+        let copied = policies.as_ref().filter(|_| *is_isolated);
+        let mut feed = copied.map(|policies| policies.replicate()).transpose().map_err(replicate)?.flatten();
         let setup = Setup {
             is_fake: matches!(weights.loaded.source, WeightsSource::Fake(_)),
+            kind: weights.loaded.kind(),
             config: weights.config().clone(),
             sizes: weights.sizes.clone(),
-            outline: outline.clone(),
+            placement: weights.placement(),
             digest: *digest,
             cache: cache.parts(),
             code_dir: feed.as_ref().and_then(|feed| feed.code_dir().map(Path::to_owned)),
             policies: feed.as_mut().and_then(Replication::update),
             log: log.format(),
         };
-        let program = own_program().map_err(|error| internal("find this program", error))?;
+        let hooks = match policies {
+            Some(policies) => Hooks::Host(policies.clone()),
+            None => Hooks::Replica(Arc::new(PolicyReplica::new(None))),
+        };
+        let here = (!is_isolated).then(|| Surroundings { hooks, fakes: fakes.clone(), process: None });
         let keeper = Keeper {
             model: weights.config().id.clone(),
-            policies: self.setup.policies.clone(),
+            policies: policies.clone(),
             log: log.clone(),
             process: feed.as_ref().map_or(0, Replication::number),
-            bar: LoadBar::new(&weights.config().id, &self.setup.sink),
+            bar: LoadBar::new(&weights.config().id, &std::mem::take(&mut *lock(&self.sink))),
         };
         let (started, result) = bounded(1);
         let alive = self.setup.alive.clone();
         // The system ends the process with this thread.
         let thread = Builder::new().name(format!("process-{}", keeper.model)).spawn(move || {
             let _alive = alive;
-            keeper.keep(&program, &setup, feed, &started);
+            keeper.keep(&setup, here, feed, &started);
         });
-        thread.map_err(|error| internal("start a thread", error))?;
+        thread.map_err(|error| ServerError::internal("start a thread", error))?;
         let lost = |_| self.lost(&io::Error::from(io::ErrorKind::BrokenPipe));
-        result.recv().map_err(lost)?.map_err(|failure| self.failed(failure))
+        let (running, mark) = result.recv().map_err(lost)?.map_err(|failure| failure.error(self.config()))?;
+        // A file may be replaced after it was read.
+        if mark != weights.mark() {
+            return Err(models::replaced(self.config()));
+        }
+        Ok(running)
     }
 }
 
 /// Who keeps a process: starts it, hears what it says, and waits for its end.
 struct Keeper {
     model: String,
-    policies: Arc<PolicyHost>,
+    policies: Option<Arc<PolicyHost>>,
     log: LogHandle,
     /// Its number among those that have copies of policies.
     process: u64,
     bar: LoadBar,
 }
 
-type Started = Sender<Result<Arc<Running>, Failure>>;
+type Started = Sender<Result<(Arc<Running>, Option<ModelMark>), Failure>>;
 
 impl Keeper {
-    fn keep(self, program: &Path, setup: &Setup, feed: Option<Replication>, started: &Started) {
-        let failed = |error: io::Error| Failure { key: "path".to_owned(), why: format!("no process for it: {error}") };
-        let (mut child, control) = match spawn(program, ROLE, &environment::missing()) {
-            Ok(spawned) => spawned,
+    fn keep(self, setup: &Setup, here: Option<Surroundings>, feed: Option<Replication>, started: &Started) {
+        let failed = |error: io::Error| Failure::internal(&error);
+        let (computes, control) = match begin(here) {
+            Ok(begun) => begun,
             // Whoever waits for it is told.
             Err(error) => return drop(started.send(Err(failed(error)))),
         };
-        let introduced = self.introduce(&control, setup).unwrap_or_else(|error| Err(failed(error)));
-        let begun = introduced.and_then(|sha256| {
-            let (orders, given) = bounded(ORDERS);
-            let running = Arc::new(Running {
-                orders,
-                waiting: Mutex::default(),
-                process: self.process,
-                pid: i32::try_from(child.id()).ok().and_then(Pid::from_raw),
-                is_gone: Mutex::new(false),
-                has_ended: AtomicBool::new(false),
-                sha256,
-            });
-            let (said, weak) = (control.try_clone().map_err(failed)?, Arc::downgrade(&running));
-            let send = move || send_orders(control, &given, &weak);
-            Builder::new().name(format!("orders-{}", self.model)).spawn(send).map_err(failed)?;
-            Ok((running, said))
-        });
-        let (running, mut said) = match begun {
-            Ok(begun) => begun,
-            Err(failure) => {
-                let _ = child.kill();
-                let _ = child.wait();
+        let Loaded { mark, sha256, tensors } = match self.introduce(&control, setup) {
+            Ok(Ok(loaded)) => loaded,
+            Ok(Err(failure)) => {
+                computes.end();
                 return drop(started.send(Err(failure)));
+            }
+            Err(error) => {
+                drop(control);
+                let failure = match computes {
+                    Computes::Process(child) => Failure::of_process(&setup.config, "computes for", child, &error),
+                    Computes::Thread(_) => failed(error),
+                };
+                return drop(started.send(Err(failure)));
+            }
+        };
+        let (orders, given) = bounded(ORDERS);
+        let pid = match &computes {
+            Computes::Process(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            Computes::Thread(_) => None,
+        };
+        let running = Arc::new(Running {
+            orders,
+            waiting: Mutex::default(),
+            process: self.process,
+            pid,
+            is_gone: Mutex::new(false),
+            has_ended: AtomicBool::new(false),
+            has_lost_device: AtomicBool::new(false),
+            sha256,
+            tensors: tensors.map(|tensors| *tensors),
+        });
+        let weak = Arc::downgrade(&running);
+        let sends = control.try_clone().and_then(|said| {
+            let weak = weak.clone();
+            let send = move || send_orders(control, &given, &weak);
+            Builder::new().name(format!("orders-{}", self.model)).spawn(send)?;
+            Ok(said)
+        });
+        let mut said = match sends {
+            Ok(said) => said,
+            Err(error) => {
+                running.end(computes);
+                return drop(started.send(Err(failed(error))));
             }
         };
         let (ends, ended) = bounded(0);
         let follower = self.log.follow({
-            let running = Arc::downgrade(&running);
+            let running = weak.clone();
             move |directives| {
                 running.upgrade().inspect(|running| running.tell(Order::Level(directives.to_owned())));
             }
         });
         if let Some(feed) = feed {
-            let running = Arc::downgrade(&running);
+            let running = weak.clone();
             let tell = move || feed_policies(feed, &running, &ended);
             // Without it, policies stay as they are.
             if let Err(error) = Builder::new().name(format!("policies-{}", self.model)).spawn(tell) {
                 tracing::error!(model = self.model, %error, "a process hears of no change of policies");
             }
         }
-        let weak = Arc::downgrade(&running);
         // Whoever waits for it has it now, and the process ends when nobody has it any more.
-        drop(started.send(Ok(running)));
+        drop(started.send(Ok((running, mark))));
         while let Ok(Some(told)) = frames::receive::<Told>(&mut said) {
             match told {
                 Told::Reply(number, reply) => {
@@ -403,35 +559,55 @@ impl Keeper {
                     // Nobody may wait for it any more.
                     asker.map(|asker| asker.send(reply));
                 }
-                Told::Notes(notes) => self.policies.note(notes, self.process),
+                Told::Notes(notes) => {
+                    self.policies.as_ref().inspect(|policies| policies.note(notes, self.process));
+                }
+                Told::DeviceLost => {
+                    weak.upgrade().inspect(|running| running.has_lost_device.store(true, Ordering::SeqCst));
+                }
                 Told::Loading(_) | Told::Loaded(_) => {}
             }
         }
         drop((ends, follower));
         match weak.upgrade() {
-            Some(running) => running.end(&mut child),
-            None => drop(child.wait()),
+            Some(running) => running.end(computes),
+            None => computes.end(),
         }
-        tracing::debug!(model = self.model, "the process that computed for the model has ended");
+        tracing::debug!(model = self.model, "what computed for the model has ended");
     }
 
     /// Tells the process what to load, and waits until it has.
-    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<Option<String>, Failure>> {
+    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<Loaded, Failure>> {
+        control.set_read_timeout(Some(LOAD))?;
         frames::send(&mut control, setup)?;
         loop {
             match frames::receive::<Told>(&mut control)? {
                 Some(Told::Loading(per_cent)) => {
-                    let camshaft_engine::LoadProgress(tell) = self.bar.stage("loading");
+                    let LoadProgress(tell) = self.bar.stage("loading");
                     if tell(per_cent as f32 / 100.0).is_break() {
                         return Err(io::Error::other("loading it was stopped"));
                     }
                 }
-                Some(Told::Loaded(loaded)) => return Ok(loaded),
+                Some(Told::Loaded(loaded)) => {
+                    control.set_read_timeout(None)?;
+                    return Ok(loaded);
+                }
                 Some(_) => {}
-                None => return Err(io::Error::other("it ended while it loaded the model")),
+                None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
             }
         }
     }
+}
+
+/// Starts what computes. `here`: on threads of this process.
+fn begin(here: Option<Surroundings>) -> io::Result<(Computes, UnixStream)> {
+    let Some(around) = here else {
+        let (child, control) = spawn(&own_program()?, ROLE, &environment::missing())?;
+        return Ok((Computes::Process(child), control));
+    };
+    let (ours, its) = UnixStream::pair()?;
+    let thread = Builder::new().name("computes".to_owned()).spawn(move || run_here(its, around))?;
+    Ok((Computes::Thread(thread), ours))
 }
 
 /// Sends orders in their turn, until nobody has the process any more or it is gone.

@@ -17,13 +17,13 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 
 use super::host::{EngineProcess, Running};
-use super::{FromWorker, HEARTBEAT, ToWorker};
+use super::{FromWorker, HEARTBEAT, Limits, ToWorker};
 use crate::delivery::Delivery;
 use crate::error::ServerError;
 use crate::streams::Stream;
 use crate::supervisor::{Ending, Service, Stop};
 use crate::thread_budget::ThreadBudget;
-use crate::worker_thread::{self, MessageWay, WorkerMessage, WorkerReport, WorkerSetup};
+use crate::worker::{Handle as WorkerHandle, MessageWay, WorkerMessage, WorkerReport, WorkerSetup};
 
 /// How often it is looked at clients that are behind.
 const RECHECK: Duration = Duration::from_millis(5);
@@ -37,6 +37,32 @@ const LATE: Duration = Duration::from_secs(1);
 const LATE_STEPS: u32 = 10;
 /// Before its first step.
 const FIRST_SILENCE: Duration = Duration::from_secs(60);
+
+/// How long a worker may say nothing, by its longest step so far.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    longest: Duration,
+}
+
+impl Pace {
+    pub(super) fn note(&mut self, took: Duration) {
+        self.longest = self.longest.max(took);
+    }
+
+    /// Until it is told to be late.
+    pub(super) fn late(&self) -> Duration {
+        self.after(LATE, LATE_STEPS)
+    }
+
+    /// Until it is given up.
+    pub(super) fn dead(&self) -> Duration {
+        self.after(SILENCE, STEPS)
+    }
+
+    fn after(&self, silence: Duration, steps: u32) -> Duration {
+        if self.longest.is_zero() { FIRST_SILENCE } else { silence + self.longest * steps }
+    }
+}
 
 /// The way to a worker. It is never waited for.
 #[derive(Debug)]
@@ -136,6 +162,8 @@ pub(crate) struct LineService {
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) budget: Arc<ThreadBudget>,
     pub(crate) health: Health,
+    /// A device computes all of its layers, so that processors are left.
+    pub(crate) is_on_device: bool,
     /// Of the model.
     pub(crate) _alive: Sender<Infallible>,
 }
@@ -161,19 +189,22 @@ impl LineService {
 
 impl Service for LineService {
     type Incarnation = Worker;
-    type Handle = worker_thread::Handle;
+    type Handle = WorkerHandle;
 
-    fn make(&mut self) -> Result<(Worker, worker_thread::Handle), ServerError> {
+    fn make(&mut self) -> Result<(Worker, WorkerHandle), ServerError> {
         let (id, cores) = {
             let setup = self.setup();
             (setup.id, setup.cores.clone())
         };
         let (socket, limits, running) = self.process.open(id, &cores)?;
+        let Limits::Generates(limits) = limits else {
+            return Err(ServerError::internal("listen to a worker", anyhow::anyhow!("it computes batches")));
+        };
         let internal = |error| ServerError::internal("listen to a worker", error);
         socket.set_nonblocking(true).map_err(internal)?;
         let listening = socket.try_clone().map_err(internal)?;
         let line = Arc::new(Line::new(socket));
-        let handle = worker_thread::Handle { limits, messages: Box::new(LineEnd(line.clone())) };
+        let handle = WorkerHandle { limits, messages: Box::new(LineEnd(line.clone())) };
         Ok((Worker { line, incoming: Some(listening), running }, handle))
     }
 
@@ -195,7 +226,8 @@ impl Service for LineService {
             delivery,
             last: Instant::now(),
             is_idle: true,
-            longest: Duration::ZERO,
+            is_on_device: self.is_on_device,
+            pace: Pace::default(),
             told: None,
         };
         let (ended, ending) = bounded(1);
@@ -223,7 +255,7 @@ impl Service for LineService {
         wanted
     }
 
-    fn up(&mut self, handle: worker_thread::Handle) -> bool {
+    fn up(&mut self, handle: WorkerHandle) -> bool {
         let id = self.setup().id;
         self.report(WorkerReport::Up(id, handle))
     }
@@ -271,8 +303,8 @@ struct Listener {
     /// When it said something last.
     last: Instant,
     is_idle: bool,
-    /// Its longest step so far.
-    longest: Duration,
+    is_on_device: bool,
+    pace: Pace,
     /// Threads that it was told of, and whether a processor is left.
     told: Option<(u32, bool)>,
 }
@@ -294,8 +326,9 @@ impl Listener {
                 Ok(Received::Message(message)) => is_behind = self.take(message),
                 Ok(Received::Nothing) => {
                     is_behind = self.delivery.send_waiting();
-                    self.health.set_late(self.is_silent_for(LATE, LATE_STEPS));
-                    if self.is_silent_for(SILENCE, STEPS) {
+                    self.health.set_late(self.is_silent_for(self.pace.late()));
+                    // Nothing ends a thread.
+                    if self.is_silent_for(self.pace.dead()) && self.running.pid().is_some() {
                         let (worker, pid) = (self.id, self.running.pid());
                         tracing::error!(%worker, pid, "a worker says nothing any more: its process is killed");
                         self.running.kill();
@@ -324,7 +357,7 @@ impl Listener {
         let FromWorker { notes, events, report, heard, is_idle, may_take_longer, took, .. } = message;
         (self.last, self.is_idle) = (Instant::now(), is_idle);
         self.health.set_late(false);
-        self.longest = self.longest.max(took);
+        self.pace.note(took);
         {
             let mut sending = self.line.lock();
             sending.heard = heard;
@@ -359,7 +392,7 @@ impl Listener {
         if self.is_idle {
             return setup.seat.rest();
         }
-        let now = (setup.seat.begin(), self.budget.has_spare());
+        let now = (setup.seat.begin(), self.is_on_device || self.budget.has_spare());
         drop(setup);
         if self.told != Some(now) {
             self.told = Some(now);
@@ -375,11 +408,10 @@ impl Listener {
         }
     }
 
-    /// Whether it has said nothing for this and so many of its longest steps.
-    fn is_silent_for(&self, silence: Duration, steps: u32) -> bool {
+    /// Whether it has said nothing for this long, though it has something to do.
+    fn is_silent_for(&self, most: Duration) -> bool {
         let unheard = self.line.lock().unheard_since;
         let since = if self.is_idle { unheard } else { Some(self.last) };
-        let most = if self.longest.is_zero() { FIRST_SILENCE } else { silence + self.longest * steps };
         since.is_some_and(|since| since.elapsed() > most)
     }
 }

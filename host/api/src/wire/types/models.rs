@@ -42,7 +42,7 @@ pub(crate) struct ModelDetails {
     /// `null`: nobody knows before it is loaded.
     #[schemars(with = "Option<String>")]
     pub(crate) task: Option<ModelKind>,
-    /// `ready`, `loading`, `asleep`, `unhealthy`, `damaged` or `failed`.
+    /// `ready`, `loading`, `asleep`, `unhealthy` or `failed`.
     pub(crate) state: String,
     #[serde(flatten)]
     pub(crate) facts: Option<Facts>,
