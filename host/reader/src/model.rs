@@ -108,7 +108,6 @@ impl ModelReader {
                 }
                 RenderError::Raised(message) => ReadError::field("messages", message),
                 RenderError::Failed(error) => ReadError::Template(format!("{error:#}")),
-                RenderError::Output(error) => ReadError::Template(error.to_string()),
             })
         };
         at(Stage::Vocabulary);

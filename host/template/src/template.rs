@@ -1,6 +1,4 @@
 //! A model's chat template: one for all chats, or one for chats with tools beside it.
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::Capabilities;
@@ -20,6 +18,7 @@ pub struct Source<'a> {
 }
 
 /// A compiled template.
+#[derive(Debug)]
 pub struct ChatTemplate {
     plain: Jinja,
     with_tools: Option<Jinja>,
@@ -30,12 +29,6 @@ pub struct ChatTemplate {
 pub struct TemplateTraits {
     plain: Capabilities,
     with_tools: Option<Capabilities>,
-}
-
-impl fmt::Debug for ChatTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatTemplate").finish_non_exhaustive()
-    }
 }
 
 impl ChatTemplate {

@@ -1,15 +1,12 @@
 //! What templates expect of Python where minijinja does otherwise: texts of values, tests, methods, and `%` between texts.
 use minijinja::value::{Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, context, filters};
+use minijinja::{Environment, Error, State, context, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::json;
 
 /// The function that stands for `%`.
 pub(super) const MODULO: &str = "modulo__";
-/// Bounds of what a value may be to have a text.
-const NESTED: usize = 100;
-const BYTES: usize = 16 << 20;
 
 pub(super) fn imitate(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| match value.as_str() {
@@ -28,25 +25,19 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
 }
 
 /// `str(value)`.
-///
-/// # Errors
-/// It is too deep or too long. (It may be within itself.)
 fn text(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
         None => {
             let mut out = String::new();
-            repr(value, 0, &mut out)?;
+            repr(value, &mut out)?;
             Ok(out)
         }
     }
 }
 
 /// `repr(value)`.
-fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
-    if depth > NESTED || out.len() > BYTES {
-        return Err(Error::new(ErrorKind::OutOfFuel, "a value is too deep or too long for a text"));
-    }
+fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::String => repr_text(value.as_str().unwrap_or_default(), out),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
@@ -63,7 +54,7 @@ fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
             out.push_str(open);
             for (at, item) in value.try_iter()?.enumerate() {
                 out.push_str(if at > 0 { ", " } else { "" });
-                repr(&item, depth + 1, out)?;
+                repr(&item, out)?;
             }
             out.push_str(close);
         }
@@ -71,9 +62,9 @@ fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
             out.push('{');
             for (at, key) in value.try_iter()?.enumerate() {
                 out.push_str(if at > 0 { ", " } else { "" });
-                repr(&key, depth + 1, out)?;
+                repr(&key, out)?;
                 out.push_str(": ");
-                repr(&value.get_item(&key)?, depth + 1, out)?;
+                repr(&value.get_item(&key)?, out)?;
             }
             out.push('}');
         }

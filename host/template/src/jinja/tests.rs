@@ -1,4 +1,4 @@
-//! Rendering, and its bounds.
+//! Rendering.
 use serde_json::{Map, Value, json};
 
 use super::{FALLBACK, Jinja, RenderError};
@@ -55,14 +55,9 @@ fn passes_what_raise_exception_says_to_the_client() {
 }
 
 #[test]
-fn stops_templates_that_run_or_write_without_end() {
-    let looping = "{% for i in range(10000) %}{% for j in range(10000) %}{% set x = j %}{% endfor %}{% endfor %}";
-    assert!(rendered(looping, &["hi"], &json!({})).unwrap_err().contains("fuel"));
-    let long = "x".repeat(1 << 20);
-    let writing = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}";
-    assert!(rendered(writing, &[&long], &json!({})).is_err());
+fn a_macro_that_calls_itself_without_end_is_an_error() {
     let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
-    assert!(rendered(recursive, &["hi"], &json!({})).is_err());
+    assert!(rendered(recursive, &["hi"], &json!({})).unwrap_err().contains("recursion"));
 }
 
 #[test]
