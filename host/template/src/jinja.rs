@@ -1,13 +1,13 @@
 //! Renders a template as Hugging Face's `apply_chat_template` does.
-mod dates;
 mod json;
 mod python;
 mod rewrite;
 
 use std::error::Error as _;
 use std::iter;
-use std::time::SystemTime;
 
+use jiff::Timestamp;
+use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
@@ -66,7 +66,7 @@ impl Jinja {
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
         });
-        environment.add_function("strftime_now", |format: String| dates::format(&format, SystemTime::now().into()));
+        environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
         environment.add_template_owned(NAME, rewrite::rewrite(source, &syntax)?)?;
         Ok(Self { environment })
     }
@@ -82,6 +82,13 @@ impl Jinja {
         let context = context! { messages => Serde(messages), tools, ..Serde(variables) };
         Ok(self.environment.get_template(NAME)?.render(context)?)
     }
+}
+
+/// The time in UTC. Copies unknown directives, as C's `strftime` does.
+fn strftime(format: &str, time: Timestamp) -> Result<String, Error> {
+    let config = Config::new().custom(PosixCustom::new()).lenient(true);
+    let written = BrokenDownTime::from(time).to_string_with_config(&config, format);
+    written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
 #[cfg(test)]

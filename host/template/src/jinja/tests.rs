@@ -1,7 +1,8 @@
 //! Rendering.
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{FALLBACK, Jinja, RenderError};
+use super::{FALLBACK, Jinja, RenderError, strftime};
 use crate::message::{Conversation, Message, Role};
 
 pub(super) fn compiled(template: &str, bos: &str, eos: &str) -> Jinja {
@@ -58,6 +59,25 @@ fn passes_what_raise_exception_says_to_the_client() {
 fn a_macro_that_calls_itself_without_end_is_an_error() {
     let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     assert!(rendered(recursive, &["hi"], &json!({})).unwrap_err().contains("recursion"));
+}
+
+#[test]
+fn formats_the_dates_that_templates_print() {
+    let check = |seconds, format, expected: &str| {
+        assert_eq!(strftime(format, Timestamp::from_second(seconds).unwrap()).unwrap(), expected, "{format}");
+    };
+    check(0, "%d %b %Y", "01 Jan 1970");
+    check(0, "%A, %-d %B %Y %I:%M %p", "Thursday, 1 January 1970 12:00 AM");
+    check(951_827_696, "%Y-%m-%d %H:%M:%S %j", "2000-02-29 12:34:56 060");
+    check(1_735_689_599, "%F %T %a %y", "2024-12-31 23:59:59 Tue 24");
+    check(
+        1_735_689_599,
+        "%e|%-m|%_H|%u|%w|%V|%G|%C|%D|%R|%s|%z|%Z",
+        "31|12|23|2|2|01|2025|20|12/31/24|23:59|1735689599|+0000|UTC",
+    );
+    check(1_735_689_599, "%c|%x|%X|%U|%W", "Tue Dec 31 23:59:59 2024|12/31/24|23:59:59|52|53");
+    check(4_102_444_800, "%F", "2100-01-01");
+    check(0, "100%% %é %-", "100% %é %-");
 }
 
 #[test]
