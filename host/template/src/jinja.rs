@@ -1,5 +1,4 @@
 //! Renders a template as Hugging Face's `apply_chat_template` does.
-mod json;
 mod python;
 mod rewrite;
 

@@ -1,133 +1,149 @@
-//! What templates expect of Python where minijinja does otherwise: texts of values, tests, methods, and `%` between texts.
-use minijinja::value::{Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, State, context, filters};
+//! What templates expect of Python where minijinja does otherwise: texts of values, JSON, tests and methods.
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, context, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
-
-use super::json;
 
 /// The function that stands for `%`.
 pub(super) const MODULO: &str = "modulo__";
 
+/// How values are written: as `repr` does it, or as `json.dumps`.
+struct Style<'a> {
+    is_json: bool,
+    between_items: &'a str,
+    after_key: &'a str,
+    /// Of one level. `None`: all on one line.
+    indent: Option<&'a str>,
+    sorts_keys: bool,
+}
+
+const REPR: Style<'_> = Style { is_json: false, between_items: ", ", after_key: ": ", indent: None, sorts_keys: false };
+
 pub(super) fn imitate(environment: &mut Environment<'static>) {
-    environment.set_formatter(|out, _, value| match value.as_str() {
-        Some(text) => Ok(out.write_str(text)?),
-        None => Ok(out.write_str(&text(value)?)?),
-    });
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&text(value)?)?));
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     // What has a length and is got by index or key.
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
     });
-    environment.add_filter("string", |value: &Value| text(value));
-    environment.add_filter("tojson", json::filter);
+    environment.add_filter("string", text);
+    environment.add_filter("tojson", to_json);
     environment.set_unknown_method_callback(method);
     environment.add_function(MODULO, modulo);
 }
 
 /// `str(value)`.
 fn text(value: &Value) -> Result<String, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let mut out = String::new();
-            repr(value, &mut out)?;
-            Ok(out)
-        }
-    }
-}
-
-/// `repr(value)`.
-fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
-        ValueKind::String => repr_text(value.as_str().unwrap_or_default(), out),
-        ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
-            Ok(number) => out.push_str(&float(number)),
-            Err(_) => out.push_str(&value.to_string()),
-        },
-        ValueKind::Seq | ValueKind::Iterable => {
-            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            let (open, close) = match value.len() {
-                Some(1) if is_tuple => ("(", ",)"),
-                _ if is_tuple => ("(", ")"),
-                _ => ("[", "]"),
-            };
-            out.push_str(open);
-            for (at, item) in value.try_iter()?.enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                repr(&item, out)?;
-            }
-            out.push_str(close);
-        }
-        ValueKind::Map => {
-            out.push('{');
-            for (at, key) in value.try_iter()?.enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                repr(&key, out)?;
-                out.push_str(": ");
-                repr(&value.get_item(&key)?, out)?;
-            }
-            out.push('}');
-        }
-        // Functions and the like: what minijinja writes of them may hold anything.
-        ValueKind::Plain => out.push_str("<object>"),
-        _ => out.push_str(&value.to_string()),
+        ValueKind::String | ValueKind::Undefined => Ok(value.to_string()),
+        _ => REPR.written(value),
     }
-    Ok(())
 }
 
-fn repr_text(text: &str, out: &mut String) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
-    for letter in text.chars() {
-        match letter {
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            _ if letter == quote => out.extend(['\\', letter]),
-            _ if letter.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(letter))),
-            _ => out.push(letter),
-        }
+/// The filter `tojson` of `transformers`: `json.dumps` without escapes of letters beyond ASCII, and its options.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls filters in")]
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
+    let indent = indent.map(|indent| indent.as_usize().map_or_else(|| indent.to_string(), |spaces| " ".repeat(spaces)));
+    let [between_items, after_key] = match options.get::<Option<Vec<String>>>("separators")?.map(TryInto::try_into) {
+        None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
+        Some(Ok(both)) => both,
+        Some(Err(_)) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two texts")),
+    };
+    let (is_ascii, sorts_keys) =
+        (options.get::<Option<bool>>("ensure_ascii")?, options.get::<Option<bool>>("sort_keys")?);
+    options.assert_all_used()?;
+    let style = Style {
+        is_json: true,
+        between_items: &between_items,
+        after_key: &after_key,
+        indent: indent.as_deref(),
+        sorts_keys: sorts_keys.unwrap_or(false),
+    };
+    let json = style.written(value)?;
+    if !is_ascii.unwrap_or(false) {
+        return Ok(json);
     }
-    out.push(quote);
+    let escaped = |unit: u16| match u8::try_from(unit) {
+        Ok(byte @ ..=0x7e) => char::from(byte).to_string(),
+        _ => format!("\\u{unit:04x}"),
+    };
+    Ok(json.encode_utf16().map(escaped).collect())
 }
 
-/// `repr` of a float: the shortest digits that are read back as it, with an exponent below 1e-4 and from 1e16 on.
-pub(super) fn float(number: f64) -> String {
-    if !number.is_finite() {
-        let name = if number.is_nan() { "nan" } else { "inf" };
-        return if number < 0.0 { format!("-{name}") } else { name.to_owned() };
+impl Style<'_> {
+    fn written(&self, value: &Value) -> Result<String, Error> {
+        let mut out = String::new();
+        self.write(value, 0, &mut out)?;
+        Ok(out)
     }
-    let scientific = format!("{number:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    match exponent.parse::<i32>().unwrap_or_default() {
-        exponent @ (..-4 | 16..) => format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs()),
-        _ => format!("{number:?}"),
+
+    fn write(&self, value: &Value, level: usize, out: &mut String) -> Result<(), Error> {
+        let [open, close] = match value.kind() {
+            ValueKind::Map => ["{", "}"],
+            ValueKind::Seq | ValueKind::Iterable => match value.downcast_object_ref::<Tuple>() {
+                Some(tuple) if !self.is_json => ["(", if tuple.len() == 1 { ",)" } else { ")" }],
+                _ => ["[", "]"],
+            },
+            _ => {
+                *out += &self.scalar(value)?;
+                return Ok(());
+            }
+        };
+        let line = |level| self.indent.map_or_else(String::new, |indent| format!("\n{}", indent.repeat(level)));
+        let mut items: Vec<Value> = value.try_iter()?.collect();
+        if self.sorts_keys && open == "{" {
+            items.sort();
+        }
+        *out += open;
+        for (at, item) in items.iter().enumerate() {
+            *out += if at > 0 { self.between_items } else { "" };
+            *out += &line(level + 1);
+            if open == "{" {
+                // Keys of JSON are texts.
+                let key = if self.is_json { Value::from(item.to_string()) } else { item.clone() };
+                self.write(&key, level, out)?;
+                *out += self.after_key;
+                self.write(&value.get_item(item)?, level + 1, out)?;
+            } else {
+                self.write(item, level + 1, out)?;
+            }
+        }
+        *out += &if items.is_empty() { String::new() } else { line(level) };
+        *out += close;
+        Ok(())
+    }
+
+    fn scalar(&self, value: &Value) -> Result<String, Error> {
+        if value.is_number() && !value.is_integer() {
+            // As Python does it, but for the form of exponents.
+            let number = format!("{:?}", f64::try_from(value.clone())?);
+            let parts =
+                number.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)));
+            Ok(parts.map_or(number.clone(), |(digits, exponent)| format!("{digits}e{exponent:+03}")))
+        } else if self.is_json {
+            let json = serde_json::to_string(value);
+            json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+        } else {
+            Ok(format!("{value:?}"))
+        }
     }
 }
 
 /// Methods of texts and lists.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    if let (Some(text), [argument]) = (value.as_str(), args)
-        && let Some(argument) = argument.as_str()
-    {
-        match name {
-            "removeprefix" => return Ok(Value::from(text.strip_prefix(argument).unwrap_or(text))),
-            "removesuffix" => return Ok(Value::from(text.strip_suffix(argument).unwrap_or(text))),
-            "partition" | "rpartition" => {
-                let is_first = name == "partition";
-                let cut = if is_first { text.split_once(argument) } else { text.rsplit_once(argument) };
-                let parts = match cut {
-                    Some((before, after)) => [before, argument, after],
-                    None if is_first => [text, "", ""],
-                    None => ["", "", text],
-                };
-                return Ok(Value::from_object(Tuple::from(parts.map(Value::from))));
-            }
-            _ => {}
+    let tuple = |parts: [&str; 3]| Value::from_object(Tuple::from(parts.map(Value::from)));
+    let (Some(text), [Some(argument)]) = (value.as_str(), &*args.iter().map(Value::as_str).collect::<Vec<_>>()) else {
+        return unknown_method_callback(state, value, name, args);
+    };
+    Ok(match name {
+        "removeprefix" => Value::from(text.strip_prefix(argument).unwrap_or(text)),
+        "removesuffix" => Value::from(text.strip_suffix(argument).unwrap_or(text)),
+        "partition" => tuple(text.split_once(argument).map_or([text, "", ""], |(left, right)| [left, argument, right])),
+        "rpartition" => {
+            tuple(text.rsplit_once(argument).map_or(["", "", text], |(left, right)| [left, argument, right]))
         }
-    }
-    unknown_method_callback(state, value, name, args)
+        _ => return unknown_method_callback(state, value, name, args),
+    })
 }
 
 /// `left % right`: a text is a format.
@@ -169,6 +185,18 @@ mod tests {
         check("'a=b=c'.partition('=')", "('a', '=', 'b=c')");
         check("'a=b=c'.rpartition('=')", "('a=b', '=', 'c')");
         check("'abc'.rpartition('=')", "('', '', 'abc')");
+    }
+
+    #[test]
+    fn json_is_written_as_python_writes_it() {
+        let check = |expression: &str, expected: &str| assert_eq!(eval(expression), expected, "{expression}");
+        check("{'b': [1.0, 0.0000001, none], 'a': {}} | tojson", r#"{"b": [1.0, 1e-07, null], "a": {}}"#);
+        check(r"('é<&', '\n') | tojson", r#"["é<&", "\n"]"#);
+        check("'é🙂~' | tojson(ensure_ascii=true)", r#""\u00e9\ud83d\ude42~""#);
+        check("{'b': [1, []], 1: {}} | tojson(indent=1)", "{\n \"b\": [\n  1,\n  []\n ],\n \"1\": {}\n}");
+        check("[1, {'a': 2}] | tojson(indent='\t', separators=(' ,', '='))", "[\n\t1 ,\n\t{\n\t\t\"a\"=2\n\t}\n]");
+        check("{'b': {'d': 1, 'c': 2}, 'a': 3} | tojson(sort_keys=true)", r#"{"a": 3, "b": {"c": 2, "d": 1}}"#);
+        check("[1, 2] | tojson(indent=none, separators=(',', ':'))", "[1,2]");
     }
 
     #[test]
