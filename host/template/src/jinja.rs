@@ -1,12 +1,12 @@
 //! Renders a template as Hugging Face's `apply_chat_template` does.
 mod python;
-mod rewrite;
 
 use std::error::Error as _;
 use std::iter;
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
+use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
@@ -66,7 +66,7 @@ impl Jinja {
             Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
         });
         environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
-        environment.add_template_owned(NAME, rewrite::rewrite(source, &syntax)?)?;
+        environment.add_template_owned(NAME, rewrite(source, syntax)?)?;
         Ok(Self { environment })
     }
 
@@ -88,6 +88,24 @@ fn strftime(format: &str, time: Timestamp) -> Result<String, Error> {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let written = BrokenDownTime::from(time).to_string_with_config(&config, format);
     written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+/// Rewrites what minijinja lacks: `{% generation %}`, which only marks its text for training, and `'%s, %s' % (a, b)`.
+fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
+    let tokens = tokenize(source, false, syntax).collect::<Result<Vec<_>, _>>()?;
+    let (mut rewritten, mut end) = (String::new(), 0);
+    for [(before, _), (token, span), (after, _)] in tokens.array_windows() {
+        let replacement = match (before, token, after) {
+            (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "if true",
+            (Token::BlockStart, Token::Ident("endgeneration"), Token::BlockEnd) => "endif",
+            (Token::Str(_) | Token::String(_), Token::Mod, Token::ParenOpen) => "|format",
+            _ => continue,
+        };
+        rewritten += &source[end..span.start_offset as usize];
+        rewritten += replacement;
+        end = span.end_offset as usize;
+    }
+    Ok(rewritten + &source[end..])
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! What templates expect of Python where minijinja does otherwise: texts of values, JSON, tests and methods.
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, context, filters};
+use minijinja::{Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
-
-/// The function that stands for `%`.
-pub(super) const MODULO: &str = "modulo__";
 
 /// How values are written: as `repr` does it, or as `json.dumps`.
 struct Style<'a> {
@@ -28,7 +25,6 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
     environment.add_filter("string", text);
     environment.add_filter("tojson", to_json);
     environment.set_unknown_method_callback(method);
-    environment.add_function(MODULO, modulo);
 }
 
 /// `str(value)`.
@@ -144,19 +140,6 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
         }
         _ => return unknown_method_callback(state, value, name, args),
     })
-}
-
-/// `left % right`: a text is a format.
-#[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls functions in")]
-fn modulo(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
-    if left.as_str().is_none() {
-        return state.env().compile_expression("left % right")?.eval(context! { left, right });
-    }
-    let arguments = match right.downcast_object_ref::<Tuple>() {
-        Some(tuple) => tuple.clone().into_vec(),
-        None => vec![right],
-    };
-    Value::from_function(filters::format).call(state, &[&[left], &arguments[..]].concat())
 }
 
 #[cfg(test)]

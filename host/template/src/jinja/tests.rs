@@ -1,8 +1,9 @@
 //! Rendering.
 use jiff::Timestamp;
+use minijinja::syntax::SyntaxConfig;
 use serde_json::{Map, Value, json};
 
-use super::{FALLBACK, Jinja, RenderError, strftime};
+use super::{FALLBACK, Jinja, RenderError, rewrite, strftime};
 use crate::message::{Conversation, Message, Role};
 
 pub(super) fn compiled(template: &str, bos: &str, eos: &str) -> Jinja {
@@ -78,6 +79,23 @@ fn formats_the_dates_that_templates_print() {
     check(1_735_689_599, "%c|%x|%X|%U|%W", "Tue Dec 31 23:59:59 2024|12/31/24|23:59:59|52|53");
     check(4_102_444_800, "%F", "2100-01-01");
     check(0, "100%% %é %-", "100% %é %-");
+}
+
+#[test]
+fn rewrites_formats_and_what_marks_a_text_for_training() {
+    let check = |source: &str, expected: &str| {
+        assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap(), expected, "{source}");
+    };
+    check("'100' % ({{ a }}) {# 'b' % (c) #}", "'100' % ({{ a }}) {# 'b' % (c) #}");
+    check("{{ '%s-%s' % (a, b % c) ~ d }}", "{{ '%s-%s' |format (a, b % c) ~ d }}");
+    check("{{ a % (b) == 0 }}", "{{ a % (b) == 0 }}");
+    check("{%- generation -%}x{% endgeneration %}", "{%- if true -%}x{% endif %}");
+    check("{{ generation }}", "{{ generation }}");
+    assert!(rewrite("{{ '", SyntaxConfig::default()).is_err());
+    assert_eq!(
+        rendered(r"{{ '%s	%02d' % ('a', 7,) }}{{ '%s' % (eos_token) }}", &["hi"], &json!({})).as_deref(),
+        Ok("a	07</s>")
+    );
 }
 
 #[test]
