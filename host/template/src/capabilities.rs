@@ -38,17 +38,14 @@ pub enum Arguments {
 pub enum SystemTexts {
     /// All, wherever they stand.
     Anywhere,
-    /// One or several in front.
-    Leading { several: bool },
+    /// One in front.
+    Leading,
     /// It refuses them, or leaves them out.
     None,
 }
 
-const USER: &str = "probe-user-text";
-const ANSWER: &str = "probe-answer-text";
-const SYSTEM: [&str; 2] = ["probe-system-one", "probe-system-two"];
+const SYSTEM: [&str; 3] = ["probe-system-one", "probe-system-two", "probe-system-three"];
 const FUNCTION: &str = "probe_function";
-const PARAMETER: &str = "probe_parameter";
 /// Of the arguments of a call: none of the function's, so that it stands in no description.
 const KEY: &str = "probe_key";
 const VALUES: [&str; 2] = ["probe-value-one", "probe-value-two"];
@@ -57,142 +54,122 @@ const IDS: [&str; 2] = ["abcDEF123", "ghiJKL456"];
 /// What an id of another length looks like.
 const LONG_ID: &str = "call_0123456789abcdefghijklmn";
 
+/// The form of an earlier call's arguments, and the content beside it.
+type Form = (Arguments, Option<&'static str>);
+
+const FORMS: [Form; 4] =
+    [(Arguments::Object, Some("")), (Arguments::Text, Some("")), (Arguments::Object, None), (Arguments::Text, None)];
+
 impl Capabilities {
     pub(crate) fn find(jinja: &Jinja) -> Self {
-        let probe = Probe(jinja);
-        let shows_tool = |described: bool| {
-            let tool = [tool(described)];
-            probe.shows(&[user()], &tool, &[FUNCTION])
-        };
-        let (bare, described) = (shows_tool(false), shows_tool(true));
-        let tools = bare || described;
-        let offered = [tool(described)];
-        let offered = if tools { &offered[..] } else { &[] };
-        let forms = [
-            (Arguments::Object, Some("")),
-            (Arguments::Text, Some("")),
-            (Arguments::Object, None),
-            (Arguments::Text, None),
-        ];
-        let form = forms.into_iter().find(|(arguments, content)| probe.shows_call(*arguments, *content, offered));
-        let calls = form.map(|(arguments, _)| arguments);
-        let content = form.and_then(|(_, content)| content);
-        let with = |ids: [&str; 2], count: usize| {
-            let calls = (0..count).map(|at| call(ids[at], at, calls.unwrap_or(Arguments::Object))).collect();
-            let results = (0..count).map(|at| result(ids[at], at));
-            let messages: Vec<Message> = [user(), calling(calls, content)].into_iter().chain(results).collect();
-            let shown: Vec<&str> = VALUES[..count].iter().chain(&RESULTS[..count]).copied().collect();
-            (messages, shown)
-        };
-        let several_calls = calls.is_some() && {
-            let (messages, shown) = with(IDS, 2);
-            probe.shows(&messages, offered, &shown)
-        };
-        let results = match calls {
-            Some(_) => {
-                let (messages, _) = with(IDS, 1);
-                probe.shows(&messages, offered, &RESULTS[..1])
-            }
-            // The call before it is a text then.
-            None => probe.shows(&[user(), answer(), result(IDS[0], 0)], offered, &RESULTS[..1]),
-        };
-        let nine_letter_ids = calls.is_some() && {
-            let (messages, _) = with([LONG_ID; 2], 1);
-            probe.render(&messages, offered).is_none()
-        };
+        let mut probe = Probe { jinja, tools: Vec::new() };
+        let system = probe.system();
+        let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]});
+        probe.tools.push(json!({"type": "function", "function": {"name": FUNCTION, "parameters": parameters}}));
+        let bare = probe.render(&[user()]).contains(FUNCTION);
+        if !bare {
+            describe(&mut probe.tools[0]["function"]);
+        }
+        let tools = bare || probe.render(&[user()]).contains(FUNCTION);
+        if !tools {
+            probe.tools.clear();
+        }
+        let form = FORMS.into_iter().find(|form| probe.shows_arguments(*form));
+        let calls = |ids: &[&'static str]| form.map(|form| probe.calls(form, ids));
+        let one = calls(&IDS[..1]);
+        // The call before a result is a text where none is shown.
+        let one = one.unwrap_or_else(|| probe.render(&[user(), answer(), result((IDS[0], RESULTS[0]))]));
+        let shows_two = |prompt: String| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text));
         Self {
             tools,
-            wants_descriptions: described && !bare,
-            calls,
-            calls_without_content: calls.is_some() && content.is_none(),
-            several_calls,
-            results,
-            nine_letter_ids,
-            system: probe.system(),
+            wants_descriptions: tools && !bare,
+            calls: form.map(|(arguments, _)| arguments),
+            calls_without_content: form.is_some_and(|(_, content)| content.is_none()),
+            several_calls: calls(&IDS).is_some_and(shows_two),
+            results: one.contains(RESULTS[0]),
+            nine_letter_ids: calls(&[LONG_ID]).is_some_and(|prompt| prompt.is_empty()),
+            system,
         }
     }
 }
 
-struct Probe<'a>(&'a Jinja);
+struct Probe<'a> {
+    jinja: &'a Jinja,
+    tools: Vec<Value>,
+}
 
 impl Probe<'_> {
-    fn render(&self, messages: &[Message], tools: &[Value]) -> Option<String> {
-        let variables = Map::new();
-        self.0.render(Conversation { messages, tools, variables: &variables }).ok()
+    /// The prompt; an empty one of what the template refuses.
+    fn render(&self, messages: &[Message]) -> String {
+        let conversation = Conversation { messages, tools: &self.tools, variables: &Map::new() };
+        self.jinja.render(conversation).unwrap_or_default()
     }
 
-    fn shows(&self, messages: &[Message], tools: &[Value], texts: &[&str]) -> bool {
-        self.render(messages, tools).is_some_and(|prompt| texts.iter().all(|text| prompt.contains(text)))
+    /// The prompt of calls with these ids and their results.
+    fn calls(&self, (arguments, content): Form, ids: &[&'static str]) -> String {
+        let call = |(id, value)| {
+            let arguments = arguments.of(json!({ KEY: value }));
+            ToolCall { id, function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
+        };
+        let tool_calls = ids.iter().map(|id| (*id).to_owned()).zip(VALUES).map(call).collect();
+        let calling = Message { content: content.map(str::to_owned), tool_calls, ..answer() };
+        let results = ids.iter().copied().zip(RESULTS).map(result);
+        self.render(&[user(), calling].into_iter().chain(results).collect::<Vec<_>>())
     }
 
     /// Whether it shows the arguments of a call, neither quoted once more nor as Python would write them.
-    fn shows_call(&self, arguments: Arguments, content: Option<&str>, tools: &[Value]) -> bool {
-        let messages = [user(), calling(vec![call(IDS[0], 0, arguments)], content), result(IDS[0], 0)];
-        let Some(prompt) = self.render(&messages, tools) else { return false };
+    fn shows_arguments(&self, form: Form) -> bool {
+        let prompt = self.calls(form, &IDS[..1]);
         let misspelled = [format!("\\\"{KEY}"), format!("'{KEY}'"), format!("&#34;{KEY}")];
-        prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong.as_str()))
+        prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong))
     }
 
     fn system(&self) -> SystemTexts {
-        let system = |at: usize| Message::new(Role::System, SYSTEM[at]);
         let shows = |messages: &[Message]| {
-            let texts = SYSTEM.iter().filter(|text| messages.iter().any(|message| message.text() == **text));
-            let texts: Vec<&str> = texts.copied().chain([USER]).collect();
-            self.shows(messages, &[], &texts)
+            let prompt = self.render(messages);
+            messages.iter().all(|message| message.role == Role::Assistant || prompt.contains(message.text()))
         };
-        if !shows(&[system(0), user()]) {
-            return SystemTexts::None;
+        let [first, second, third] = SYSTEM.map(|text| Message::new(Role::System, text));
+        if !shows(&[first.clone(), user()]) {
+            SystemTexts::None
+        } else if shows(&[first, second, user(), answer(), third, user()]) {
+            SystemTexts::Anywhere
+        } else {
+            SystemTexts::Leading
         }
-        let several = shows(&[system(0), system(1), user()]);
-        if several && shows(&[system(0), user(), answer(), system(1), user()]) {
-            return SystemTexts::Anywhere;
+    }
+}
+
+impl Arguments {
+    /// Arguments in this form.
+    pub(crate) fn of(self, arguments: Value) -> Value {
+        match self {
+            Self::Object => arguments,
+            Self::Text => Value::String(arguments.to_string()),
         }
-        SystemTexts::Leading { several }
     }
 }
 
 fn user() -> Message {
-    Message::new(Role::User, USER)
+    Message::new(Role::User, "probe-user-text")
 }
 
 fn answer() -> Message {
-    Message::new(Role::Assistant, ANSWER)
+    Message::new(Role::Assistant, "probe-answer-text")
 }
 
-fn call(id: &str, at: usize, arguments: Arguments) -> ToolCall {
-    let value = json!({ KEY: VALUES[at] });
-    let arguments = match arguments {
-        Arguments::Object => value,
-        Arguments::Text => Value::String(value.to_string()),
-    };
-    ToolCall { id: id.to_owned(), function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
-}
-
-fn calling(tool_calls: Vec<ToolCall>, content: Option<&str>) -> Message {
-    Message { content: content.map(str::to_owned), tool_calls, ..Message::new(Role::Assistant, "") }
-}
-
-fn result(id: &str, at: usize) -> Message {
+fn result((id, text): (&str, &str)) -> Message {
     let (tool_call_id, name) = (Some(id.to_owned()), Some(FUNCTION.to_owned()));
-    Message { tool_call_id, name, ..Message::new(Role::Tool, RESULTS[at]) }
-}
-
-fn tool(described: bool) -> Value {
-    let mut function = json!({"name": FUNCTION, "parameters": {"type": "object", "properties": {PARAMETER: {"type": "string"}}, "required": [PARAMETER]}});
-    if described {
-        describe(&mut function);
-    }
-    json!({"type": "function", "function": function})
+    Message { tool_call_id, name, ..Message::new(Role::Tool, text) }
 }
 
 /// Adds the descriptions that a function and its parameters lack.
 pub(crate) fn describe(function: &mut Value) {
-    let Some(function) = function.as_object_mut() else { return };
-    function.entry("description").or_insert_with(|| Value::from(""));
-    let properties = function.get_mut("parameters").and_then(|parameters| parameters.get_mut("properties"));
-    for property in properties.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
-        if let Some(property) = property.as_object_mut() {
-            property.entry("description").or_insert_with(|| Value::from(""));
-        }
-    }
+    let add = |of: &mut Value| {
+        let of = of.as_object_mut();
+        of.map(|of| of.entry("description").or_insert_with(|| Value::from("")));
+    };
+    add(function);
+    let properties = function.pointer_mut("/parameters/properties").and_then(Value::as_object_mut);
+    properties.into_iter().flat_map(Map::values_mut).for_each(add);
 }

@@ -214,8 +214,7 @@ fn place_systems(messages: Vec<Message>, takes: SystemTexts) -> Vec<Message> {
     for message in messages {
         let last = written.last_mut();
         match (message.role, last.as_ref().map(|last| last.role), takes) {
-            (Role::System, None, SystemTexts::Leading { .. }) => written.push(message),
-            (Role::System, Some(Role::System), SystemTexts::Leading { several: true }) => written.push(message),
+            (Role::System, None, SystemTexts::Leading) => written.push(message),
             (Role::System, Some(Role::System | Role::User), _) => {
                 last.into_iter().for_each(|last| last.content.get_or_insert_default().extend(["\n\n", message.text()]));
             }
