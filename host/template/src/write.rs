@@ -1,19 +1,19 @@
 //! Writes a conversation for a template: what the template cannot show as it is stands in the text of a message instead.
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use camshaft_core::family::description::Family;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::family::tools::Tools;
+use rand::distr::{Alphanumeric, SampleString};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::capabilities::{Arguments, Capabilities, SystemTexts, describe};
-use crate::message::{Message, Role, ToolCall};
+use crate::message::{CalledFunction, Message, Role, ToolCall};
 use crate::template::TemplateTraits;
 
 /// Letters and digits of a call's id where the template takes no other number.
 const SHORT_ID: usize = 9;
-const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// The argument that has the text of a call that was cut, as in answers of Anthropic's API.
 const INCOMPLETE: &str = "incomplete_arguments";
@@ -45,15 +45,13 @@ impl TemplateTraits {
         } else if capabilities.wants_descriptions {
             shown.iter_mut().filter_map(|tool| tool.get_mut("function")).for_each(describe);
         }
-        let calls = capabilities.calls.filter(|_| !family.notation_in_prompt);
-        match calls {
+        match capabilities.calls.filter(|_| !family.notation_in_prompt) {
             Some(form) => text.write_calls(&mut messages, form, capabilities),
             None => messages.iter_mut().for_each(|message| text.put_calls(message)),
         }
-        if family.notation_in_prompt || !capabilities.results {
-            messages = results_as_users(messages);
-        }
-        Written { messages: place_systems(messages, capabilities.system), tools: shown, has_tools }
+        let shows_results = capabilities.results && !family.notation_in_prompt;
+        let messages = put_into_users(messages, shows_results, capabilities.system);
+        Written { messages, tools: shown, has_tools }
     }
 }
 
@@ -82,8 +80,10 @@ impl AsText<'_> {
             return;
         }
         let calls = std::mem::take(&mut message.tool_calls);
-        let arguments: Vec<Map<String, Value>> = calls.iter().map(arguments).collect();
-        let named = calls.iter().zip(&arguments).map(|(call, arguments)| (call.function.name.as_str(), arguments));
+        let none = Map::new();
+        let named = calls.iter().map(|ToolCall { function: CalledFunction { name, arguments }, .. }| {
+            (name.as_str(), arguments.as_object().unwrap_or(&none))
+        });
         let schema = |name: &str| self.tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
         let written = self.family.written(named, schema);
         let gap = if message.text().is_empty() { "" } else { "\n" };
@@ -91,53 +91,58 @@ impl AsText<'_> {
     }
 
     fn write_calls(&self, messages: &mut Vec<Message>, form: Arguments, capabilities: &Capabilities) {
-        if !capabilities.several_calls && messages.iter().any(|message| message.tool_calls.len() > 1) {
+        if !capabilities.several_calls {
             *messages = one_call_at_a_time(std::mem::take(messages));
         }
         for message in messages.iter_mut().filter(|message| !message.tool_calls.is_empty()) {
-            match (capabilities.calls_without_content, message.text().is_empty()) {
-                (true, true) => message.content = None,
-                // It would show the text alone.
-                (true, false) => self.put_calls(message),
-                (false, _) => {}
+            if capabilities.calls_without_content {
+                // It would show a text alone.
+                message.content.take_if(|text| text.is_empty());
+                message.content.is_some().then(|| self.put_calls(message));
             }
-            for call in &mut message.tool_calls {
-                let arguments = &mut call.function.arguments;
+            for ToolCall { function, .. } in &mut message.tool_calls {
                 // Those of a call that was cut are a text.
-                match form {
-                    Arguments::Text if !arguments.is_string() => *arguments = Value::String(arguments.to_string()),
-                    Arguments::Object if !arguments.is_object() => *arguments = json!({ INCOMPLETE: arguments }),
-                    Arguments::Text | Arguments::Object => {}
-                }
+                function.arguments = match (form, function.arguments.take()) {
+                    (Arguments::Object, text @ Value::String(_)) => json!({ INCOMPLETE: text }),
+                    (Arguments::Text, text @ Value::String(_)) => text,
+                    (form, arguments) => form.of(arguments),
+                };
             }
         }
     }
 }
 
-fn arguments(call: &ToolCall) -> Map<String, Value> {
-    call.function.arguments.as_object().cloned().unwrap_or_default()
-}
-
-/// Results stand in messages of the user's, those of one turn in one, with what the user says then.
-fn results_as_users(messages: Vec<Message>) -> Vec<Message> {
+/// Puts what the template does not show into messages of the user's: results, those of one call of the assistant's together, with
+/// what the user says then; system texts before or behind what the user says. Leading system texts become one where that is shown.
+fn put_into_users(messages: Vec<Message>, shows_results: bool, systems: SystemTexts) -> Vec<Message> {
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
-    let mut after_result = false;
-    for message in messages {
-        let is_result = message.role == Role::Tool;
-        if !is_result {
-            match written.last_mut().filter(|_| after_result && message.role == Role::User) {
-                // Templates refuse two messages of the user's, one behind the other.
-                Some(last) => last.content.get_or_insert_default().extend(["\n\n", message.text()]),
-                None => written.push(message),
+    // Whether the last one waits for what the user says: templates refuse two messages of the user's, one behind the other.
+    let mut waits = false;
+    for mut message in messages {
+        let (mut gap, last) = ("\n\n", written.last_mut());
+        let moves = match message.role {
+            Role::Tool if !shows_results => {
+                let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
+                (message, gap) = (Message::new(Role::User, text), "\n");
+                true
             }
-        } else {
-            let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
-            match written.last_mut().filter(|_| after_result) {
-                Some(last) => last.content.get_or_insert_default().extend(["\n", &text]),
-                None => written.push(Message::new(Role::User, text)),
+            Role::System if systems != SystemTexts::Anywhere => {
+                let leads = last.as_ref().is_none_or(|last| last.role == Role::System);
+                message.role = if leads && systems == SystemTexts::Leading { Role::System } else { Role::User };
+                true
+            }
+            _ => false,
+        };
+        match last.filter(|last| last.role == message.role && (moves || waits)) {
+            Some(last) => {
+                last.content.get_or_insert_default().extend([gap, message.text()]);
+                waits &= moves;
+            }
+            None => {
+                waits = moves;
+                written.push(message);
             }
         }
-        after_result = is_result;
     }
     written
 }
@@ -155,84 +160,40 @@ fn name_results(messages: &mut [Message]) {
 
 /// Gives calls that other models made ids that the template takes. Equal ids stay equal.
 fn shorten_ids(message: &mut Message) {
-    let ids = message.tool_calls.iter_mut().map(|call| &mut call.id).chain(&mut message.tool_call_id);
-    for id in ids {
+    for id in message.tool_calls.iter_mut().map(|call| &mut call.id).chain(&mut message.tool_call_id) {
         let fits = id.len() == SHORT_ID && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !fits {
-            *id = letters(Sha256::digest(id.as_bytes()).into_iter().take(SHORT_ID));
+            let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&*id);
+            *id = format!("{hash:0SHORT_ID$x}")[..SHORT_ID].to_owned();
         }
     }
 }
 
 /// A new id of a call, of nine letters and digits or as long as OpenAI's.
 pub fn call_id(nine_letters: bool) -> String {
-    if nine_letters {
-        letters(rand::random::<[u8; SHORT_ID]>())
-    } else {
-        format!("call_{}", letters(rand::random::<[u8; 24]>()))
-    }
-}
-
-/// Letters and digits of random bytes.
-fn letters(bytes: impl IntoIterator<Item = u8>) -> String {
-    bytes.into_iter().map(|byte| char::from(LETTERS[usize::from(byte) % LETTERS.len()])).collect()
+    let letters = |count| Alphanumeric.sample_string(&mut rand::rng(), count);
+    if nine_letters { letters(SHORT_ID) } else { format!("call_{}", letters(24)) }
 }
 
 /// Each call in a message of its own, with its results behind it.
 fn one_call_at_a_time(messages: Vec<Message>) -> Vec<Message> {
-    let mut written = Vec::with_capacity(messages.len());
-    let mut messages = messages.into_iter().peekable();
-    while let Some(mut message) = messages.next() {
-        let calls = std::mem::take(&mut message.tool_calls);
-        let mut results = Vec::new();
-        while let Some(result) = messages.next_if(|next| calls.len() > 1 && next.role == Role::Tool) {
-            results.push(result);
-        }
-        let mut first = Some(message);
-        for call in calls {
-            let id = call.id.clone();
-            let own = first.take().unwrap_or_else(|| Message::new(Role::Assistant, ""));
-            written.push(Message { tool_calls: vec![call], ..own });
-            let (its, rest) =
-                results.into_iter().partition(|result: &Message| result.tool_call_id.as_ref() == Some(&id));
-            results = rest;
-            let its: Vec<Message> = its;
-            written.extend(its);
-        }
-        written.extend(first.into_iter().chain(results));
-    }
-    written
-}
-
-/// Puts system texts where the template shows them: leading ones together, others into the user's text before or behind them.
-fn place_systems(messages: Vec<Message>, takes: SystemTexts) -> Vec<Message> {
-    if takes == SystemTexts::Anywhere || messages.iter().all(|message| message.role != Role::System) {
-        return messages;
-    }
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
-    let mut waiting: Option<Message> = None;
-    for message in messages {
-        let last = written.last_mut();
-        match (message.role, last.as_ref().map(|last| last.role), takes) {
-            (Role::System, None, SystemTexts::Leading) => written.push(message),
-            (Role::System, Some(Role::System | Role::User), _) => {
-                last.into_iter().for_each(|last| last.content.get_or_insert_default().extend(["\n\n", message.text()]));
-            }
-            (Role::System, ..) => match &mut waiting {
-                Some(waiting) => waiting.content.get_or_insert_default().extend(["\n\n", message.text()]),
-                None => waiting = Some(Message { role: Role::User, ..message }),
-            },
-            (Role::User, ..) => match waiting.take() {
-                Some(mut waiting) => {
-                    waiting.content.get_or_insert_default().extend(["\n\n", message.text()]);
-                    written.push(waiting);
-                }
-                None => written.push(message),
-            },
-            (Role::Assistant | Role::Tool, ..) => written.extend(waiting.take().into_iter().chain([message])),
+    for mut message in messages {
+        if message.role == Role::Tool {
+            let belongs = |other: &Message| {
+                let calls = other.tool_calls.iter().any(|call| Some(&call.id) == message.tool_call_id.as_ref());
+                calls || other.tool_call_id == message.tool_call_id
+            };
+            let before = written.iter().rposition(belongs).map_or(written.len(), |at| at + 1);
+            written.insert(before, message);
+            continue;
         }
+        let calls = message.tool_calls.split_off(message.tool_calls.len().min(1));
+        written.push(message);
+        written.extend(
+            calls.into_iter().map(|call| Message { tool_calls: vec![call], ..Message::new(Role::Assistant, "") }),
+        );
     }
-    written.extend(waiting);
     written
 }
 
@@ -243,7 +204,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::message::CalledFunction;
     use crate::template::{ChatTemplate, Source};
 
     /// Shows everything, tools and calls as JSON.
