@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// One message.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     pub role: Role,
     /// `None` only beside calls, for templates that show calls only then.
@@ -22,10 +22,11 @@ pub struct Message {
     pub name: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     System,
+    #[default]
     User,
     Assistant,
     Tool,
@@ -48,14 +49,7 @@ pub struct CalledFunction {
 
 impl Message {
     pub fn new(role: Role, content: impl Into<String>) -> Self {
-        Self {
-            role,
-            content: Some(content.into()),
-            reasoning_content: None,
-            tool_calls: Vec::new(),
-            tool_call_id: None,
-            name: None,
-        }
+        Self { role, content: Some(content.into()), ..Self::default() }
     }
 
     /// The content's text.

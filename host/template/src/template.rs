@@ -17,19 +17,13 @@ pub struct Source<'a> {
     pub eos: &'a str,
 }
 
-/// A compiled template.
+/// A compiled template: for chats without tools, and for those with tools.
 #[derive(Debug)]
-pub struct ChatTemplate {
-    plain: Jinja,
-    with_tools: Option<Jinja>,
-}
+pub struct ChatTemplate([Jinja; 2]);
 
 /// What a template takes of a chat, found out by rendering small conversations with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TemplateTraits {
-    plain: Capabilities,
-    with_tools: Option<Capabilities>,
-}
+pub struct TemplateTraits([Capabilities; 2]);
 
 impl ChatTemplate {
     /// Compiles a model's template.
@@ -38,16 +32,13 @@ impl ChatTemplate {
     /// It is not Jinja, or uses an unknown feature.
     pub fn compile(source: Source<'_>) -> Result<Self, minijinja::Error> {
         let compile = |template| Jinja::compile(template, source.bos, source.eos);
-        let plain = compile(source.template.unwrap_or(FALLBACK))?;
-        Ok(Self { plain, with_tools: source.with_tools.map(compile).transpose()? })
+        let plain = source.template.unwrap_or(FALLBACK);
+        Ok(Self([compile(plain)?, compile(source.with_tools.unwrap_or(plain))?]))
     }
 
     /// Finds out what it takes.
     pub fn traits(&self) -> TemplateTraits {
-        TemplateTraits {
-            plain: Capabilities::find(&self.plain),
-            with_tools: self.with_tools.as_ref().map(Capabilities::find),
-        }
+        TemplateTraits(self.0.each_ref().map(Capabilities::find))
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next, unless its variables say otherwise. `has_tools`: as
@@ -56,13 +47,13 @@ impl ChatTemplate {
     /// # Errors
     /// The template refuses the messages, or fails on them.
     pub fn render(&self, has_tools: bool, conversation: Conversation<'_>) -> Result<String, RenderError> {
-        self.with_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.plain).render(conversation)
+        self.0[usize::from(has_tools)].render(conversation)
     }
 }
 
 impl TemplateTraits {
     /// Of a chat with tools, or without.
     pub fn capabilities(&self, has_tools: bool) -> &Capabilities {
-        self.with_tools.as_ref().filter(|_| has_tools).unwrap_or(&self.plain)
+        &self.0[usize::from(has_tools)]
     }
 }
