@@ -2,7 +2,6 @@
 mod python;
 
 use std::error::Error as _;
-use std::iter;
 
 use jiff::Timestamp;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
@@ -38,16 +37,12 @@ pub(crate) struct Jinja {
     environment: Environment<'static>,
 }
 
-/// The argument of the template's `raise_exception`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
-
 impl From<Error> for RenderError {
     fn from(error: Error) -> Self {
-        let mut causes = iter::successors(error.source(), |&cause| cause.source());
-        let raised = causes.find_map(|cause| cause.downcast_ref::<Raised>()).map(|Raised(message)| message.clone());
-        raised.map_or_else(|| Self::Failed(error), Self::Raised)
+        match error.source().and_then(|cause| cause.downcast_ref()) {
+            Some(Self::Raised(message)) => Self::Raised(message.clone()),
+            _ => Self::Failed(error),
+        }
     }
 }
 
@@ -63,7 +58,7 @@ impl Jinja {
         environment.add_global("eos_token", eos.to_owned());
         environment.add_global("add_generation_prompt", true);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
+            Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RenderError::Raised(message)))
         });
         environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
         environment.add_template_owned(NAME, rewrite(source, syntax)?)?;
@@ -96,8 +91,8 @@ fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
     let (mut rewritten, mut end) = (String::new(), 0);
     for [(before, _), (token, span), (after, _)] in tokens.array_windows() {
         let replacement = match (before, token, after) {
-            (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "if true",
-            (Token::BlockStart, Token::Ident("endgeneration"), Token::BlockEnd) => "endif",
+            (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "with",
+            (Token::BlockStart, Token::Ident("endgeneration"), Token::BlockEnd) => "endwith",
             (Token::Str(_) | Token::String(_), Token::Mod, Token::ParenOpen) => "|format",
             _ => continue,
         };

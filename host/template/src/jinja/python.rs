@@ -9,7 +9,7 @@ struct Style<'a> {
     between_items: &'a str,
     after_key: &'a str,
     /// Of one level. `None`: all on one line.
-    indent: Option<&'a str>,
+    indent: Option<String>,
     sorts_keys: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
 fn text(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined => Ok(value.to_string()),
-        _ => REPR.written(value),
+        _ => REPR.write(value, 0),
     }
 }
 
@@ -40,82 +40,62 @@ fn text(value: &Value) -> Result<String, Error> {
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
     let indent = indent.map(|indent| indent.as_usize().map_or_else(|| indent.to_string(), |spaces| " ".repeat(spaces)));
-    let [between_items, after_key] = match options.get::<Option<Vec<String>>>("separators")?.map(TryInto::try_into) {
-        None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
-        Some(Ok(both)) => both,
-        Some(Err(_)) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two texts")),
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    let separators =
+        separators.unwrap_or([if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned).to_vec());
+    let [between_items, after_key] = &separators[..] else {
+        return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two texts"));
     };
-    let (is_ascii, sorts_keys) =
-        (options.get::<Option<bool>>("ensure_ascii")?, options.get::<Option<bool>>("sort_keys")?);
+    let sorts_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let is_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     options.assert_all_used()?;
-    let style = Style {
-        is_json: true,
-        between_items: &between_items,
-        after_key: &after_key,
-        indent: indent.as_deref(),
-        sorts_keys: sorts_keys.unwrap_or(false),
-    };
-    let json = style.written(value)?;
-    if !is_ascii.unwrap_or(false) {
-        return Ok(json);
-    }
+    let json = Style { is_json: true, between_items, after_key, indent, sorts_keys }.write(value, 0)?;
     let escaped = |unit: u16| match u8::try_from(unit) {
         Ok(byte @ ..=0x7e) => char::from(byte).to_string(),
         _ => format!("\\u{unit:04x}"),
     };
-    Ok(json.encode_utf16().map(escaped).collect())
+    Ok(if is_ascii { json.encode_utf16().map(escaped).collect() } else { json })
 }
 
 impl Style<'_> {
-    fn written(&self, value: &Value) -> Result<String, Error> {
-        let mut out = String::new();
-        self.write(value, 0, &mut out)?;
-        Ok(out)
-    }
-
-    fn write(&self, value: &Value, level: usize, out: &mut String) -> Result<(), Error> {
+    fn write(&self, value: &Value, level: usize) -> Result<String, Error> {
         let [open, close] = match value.kind() {
             ValueKind::Map => ["{", "}"],
             ValueKind::Seq | ValueKind::Iterable => match value.downcast_object_ref::<Tuple>() {
                 Some(tuple) if !self.is_json => ["(", if tuple.len() == 1 { ",)" } else { ")" }],
                 _ => ["[", "]"],
             },
-            _ => {
-                *out += &self.scalar(value)?;
-                return Ok(());
-            }
+            _ => return self.scalar(value),
         };
-        let line = |level| self.indent.map_or_else(String::new, |indent| format!("\n{}", indent.repeat(level)));
+        let line =
+            |level| self.indent.as_ref().map_or_else(String::new, |indent| format!("\n{}", indent.repeat(level)));
+        let write_item = |item: &Value| {
+            let line = line(level + 1);
+            if open != "{" {
+                return Ok(line + &self.write(item, level + 1)?);
+            }
+            // Keys of JSON are texts.
+            let key = if self.is_json { Value::from(item.to_string()) } else { item.clone() };
+            let (key, value) = (self.write(&key, level + 1)?, self.write(&value.get_item(item)?, level + 1)?);
+            Ok([&line, &key, self.after_key, &value].concat())
+        };
         let mut items: Vec<Value> = value.try_iter()?.collect();
         if self.sorts_keys && open == "{" {
             items.sort();
         }
-        *out += open;
-        for (at, item) in items.iter().enumerate() {
-            *out += if at > 0 { self.between_items } else { "" };
-            *out += &line(level + 1);
-            if open == "{" {
-                // Keys of JSON are texts.
-                let key = if self.is_json { Value::from(item.to_string()) } else { item.clone() };
-                self.write(&key, level, out)?;
-                *out += self.after_key;
-                self.write(&value.get_item(item)?, level + 1, out)?;
-            } else {
-                self.write(item, level + 1, out)?;
-            }
-        }
-        *out += &if items.is_empty() { String::new() } else { line(level) };
-        *out += close;
-        Ok(())
+        let end = if items.is_empty() { String::new() } else { line(level) };
+        let written = items.iter().map(write_item).collect::<Result<Vec<_>, Error>>()?.join(self.between_items);
+        Ok([open, &written, &end, close].concat())
     }
 
     fn scalar(&self, value: &Value) -> Result<String, Error> {
         if value.is_number() && !value.is_integer() {
-            // As Python does it, but for the form of exponents.
             let number = format!("{:?}", f64::try_from(value.clone())?);
-            let parts =
-                number.split_once('e').and_then(|(digits, exponent)| Some((digits, exponent.parse::<i32>().ok()?)));
-            Ok(parts.map_or(number.clone(), |(digits, exponent)| format!("{digits}e{exponent:+03}")))
+            // Python's exponents have a sign and two digits.
+            Ok(match number.split_once('e') {
+                Some((digits, exponent)) => format!("{digits}e{:+03}", exponent.parse::<i32>().unwrap_or_default()),
+                None => number,
+            })
         } else if self.is_json {
             let json = serde_json::to_string(value);
             json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
@@ -125,18 +105,21 @@ impl Style<'_> {
     }
 }
 
-/// Methods of texts and lists.
+/// Methods of texts that minijinja's own lack.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let tuple = |parts: [&str; 3]| Value::from_object(Tuple::from(parts.map(Value::from)));
-    let (Some(text), [Some(argument)]) = (value.as_str(), &*args.iter().map(Value::as_str).collect::<Vec<_>>()) else {
+    let tuple =
+        |left: &str, middle: &str, right: &str| Value::from_object(Tuple::from([left, middle, right].map(Value::from)));
+    let (Some(text), Some(argument)) = (value.as_str(), args.first().and_then(Value::as_str)) else {
         return unknown_method_callback(state, value, name, args);
     };
     Ok(match name {
-        "removeprefix" => Value::from(text.strip_prefix(argument).unwrap_or(text)),
-        "removesuffix" => Value::from(text.strip_suffix(argument).unwrap_or(text)),
-        "partition" => tuple(text.split_once(argument).map_or([text, "", ""], |(left, right)| [left, argument, right])),
+        "removeprefix" => text.strip_prefix(argument).unwrap_or(text).into(),
+        "removesuffix" => text.strip_suffix(argument).unwrap_or(text).into(),
+        "partition" => {
+            text.split_once(argument).map_or_else(|| tuple(text, "", ""), |(left, right)| tuple(left, argument, right))
+        }
         "rpartition" => {
-            tuple(text.rsplit_once(argument).map_or(["", "", text], |(left, right)| [left, argument, right]))
+            text.rsplit_once(argument).map_or_else(|| tuple("", "", text), |(left, right)| tuple(left, argument, right))
         }
         _ => return unknown_method_callback(state, value, name, args),
     })

@@ -89,7 +89,7 @@ fn rewrites_formats_and_what_marks_a_text_for_training() {
     check("'100' % ({{ a }}) {# 'b' % (c) #}", "'100' % ({{ a }}) {# 'b' % (c) #}");
     check("{{ '%s-%s' % (a, b % c) ~ d }}", "{{ '%s-%s' |format (a, b % c) ~ d }}");
     check("{{ a % (b) == 0 }}", "{{ a % (b) == 0 }}");
-    check("{%- generation -%}x{% endgeneration %}", "{%- if true -%}x{% endif %}");
+    check("{%- generation -%}x{% endgeneration %}", "{%- with -%}x{% endwith %}");
     check("{{ generation }}", "{{ generation }}");
     assert!(rewrite("{{ '", SyntaxConfig::default()).is_err());
     assert_eq!(
