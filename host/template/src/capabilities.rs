@@ -1,4 +1,6 @@
 //! What a template takes, found out by rendering small conversations with it. llama.cpp does the same (`common/jinja/caps.cpp`).
+use std::slice;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -12,10 +14,8 @@ pub struct Capabilities {
     pub tools: bool,
     /// It tells of them only if each has a description.
     pub wants_descriptions: bool,
-    /// It shows earlier calls, with arguments of this form.
-    pub calls: Option<Arguments>,
-    /// It shows calls only where `content` is none.
-    pub calls_without_content: bool,
+    /// It shows earlier calls, of this form.
+    pub calls: Option<CallForm>,
     /// It shows several calls of one message.
     pub several_calls: bool,
     /// It shows results of tools.
@@ -25,12 +25,13 @@ pub struct Capabilities {
     pub system: SystemTexts,
 }
 
-/// The form of the arguments of earlier calls.
+/// The form of earlier calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Arguments {
-    Object,
-    /// JSON.
-    Text,
+pub struct CallForm {
+    /// The arguments are JSON, and no object.
+    pub text_arguments: bool,
+    /// They are shown only where `content` is none.
+    pub no_content: bool,
 }
 
 /// Which system texts a template shows.
@@ -44,6 +45,8 @@ pub enum SystemTexts {
     None,
 }
 
+/// The argument that has the text of a call that was cut, as in answers of Anthropic's API.
+const INCOMPLETE: &str = "incomplete_arguments";
 const SYSTEM: [&str; 3] = ["probe-system-one", "probe-system-two", "probe-system-three"];
 const FUNCTION: &str = "probe_function";
 /// Of the arguments of a call: none of the function's, so that it stands in no description.
@@ -54,71 +57,60 @@ const IDS: [&str; 2] = ["abcDEF123", "ghiJKL456"];
 /// What an id of another length looks like.
 const LONG_ID: &str = "call_0123456789abcdefghijklmn";
 
-/// The form of an earlier call's arguments, and the content beside it.
-type Form = (Arguments, Option<&'static str>);
-
-const FORMS: [Form; 4] =
-    [(Arguments::Object, Some("")), (Arguments::Text, Some("")), (Arguments::Object, None), (Arguments::Text, None)];
-
 impl Capabilities {
     pub(crate) fn find(jinja: &Jinja) -> Self {
-        let mut probe = Probe { jinja, tools: Vec::new() };
-        let system = probe.system();
         let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]});
-        probe.tools.push(json!({"type": "function", "function": {"name": FUNCTION, "parameters": parameters}}));
-        let bare = probe.render(&[user()]).contains(FUNCTION);
-        if !bare {
-            describe(&mut probe.tools[0]["function"]);
-        }
-        let tools = bare || probe.render(&[user()]).contains(FUNCTION);
-        if !tools {
-            probe.tools.clear();
-        }
-        let form = FORMS.into_iter().find(|form| probe.shows_arguments(*form));
+        let bare = json!({"type": "function", "function": {"name": FUNCTION, "parameters": parameters}});
+        let mut described = bare.clone();
+        describe(&mut described["function"]);
+        let shows = |tool: &Value| Probe { jinja, tools: slice::from_ref(tool) }.render(&[user()]).contains(FUNCTION);
+        let tool = [&bare, &described].into_iter().find(|tool| shows(tool));
+        let probe = Probe { jinja, tools: tool.map_or(&[], slice::from_ref) };
+        let forms = [(false, false), (true, false), (false, true), (true, true)];
+        let mut forms = forms.map(|(text_arguments, no_content)| CallForm { text_arguments, no_content }).into_iter();
+        let form = forms.find(|form| probe.shows_arguments(*form));
         let calls = |ids: &[&'static str]| form.map(|form| probe.calls(form, ids));
-        let one = calls(&IDS[..1]);
         // The call before a result is a text where none is shown.
-        let one = one.unwrap_or_else(|| probe.render(&[user(), answer(), result((IDS[0], RESULTS[0]))]));
-        let shows_two = |prompt: String| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text));
+        let without_call = || probe.render(&[user(), answer(), result((IDS[0], RESULTS[0]))]);
         Self {
-            tools,
-            wants_descriptions: tools && !bare,
-            calls: form.map(|(arguments, _)| arguments),
-            calls_without_content: form.is_some_and(|(_, content)| content.is_none()),
-            several_calls: calls(&IDS).is_some_and(shows_two),
-            results: one.contains(RESULTS[0]),
+            tools: tool.is_some(),
+            wants_descriptions: tool == Some(&described),
+            calls: form,
+            several_calls: calls(&IDS)
+                .is_some_and(|prompt| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text))),
+            results: calls(&IDS[..1]).unwrap_or_else(without_call).contains(RESULTS[0]),
             nine_letter_ids: calls(&[LONG_ID]).is_some_and(|prompt| prompt.is_empty()),
-            system,
+            system: Probe { jinja, tools: &[] }.system(),
         }
     }
 }
 
 struct Probe<'a> {
     jinja: &'a Jinja,
-    tools: Vec<Value>,
+    tools: &'a [Value],
 }
 
 impl Probe<'_> {
     /// The prompt; an empty one of what the template refuses.
     fn render(&self, messages: &[Message]) -> String {
-        let conversation = Conversation { messages, tools: &self.tools, variables: &Map::new() };
+        let conversation = Conversation { messages, tools: self.tools, variables: &Map::new() };
         self.jinja.render(conversation).unwrap_or_default()
     }
 
     /// The prompt of calls with these ids and their results.
-    fn calls(&self, (arguments, content): Form, ids: &[&'static str]) -> String {
-        let call = |(id, value)| {
-            let arguments = arguments.of(json!({ KEY: value }));
-            ToolCall { id, function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
+    fn calls(&self, form: CallForm, ids: &[&'static str]) -> String {
+        let call = |(id, value): (&&str, _)| {
+            let arguments = form.arguments(json!({ KEY: value }));
+            ToolCall { id: (*id).to_owned(), function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
         };
-        let tool_calls = ids.iter().map(|id| (*id).to_owned()).zip(VALUES).map(call).collect();
-        let calling = Message { content: content.map(str::to_owned), tool_calls, ..answer() };
+        let content = (!form.no_content).then(String::new);
+        let calling = Message { content, tool_calls: ids.iter().zip(VALUES).map(call).collect(), ..answer() };
         let results = ids.iter().copied().zip(RESULTS).map(result);
         self.render(&[user(), calling].into_iter().chain(results).collect::<Vec<_>>())
     }
 
     /// Whether it shows the arguments of a call, neither quoted once more nor as Python would write them.
-    fn shows_arguments(&self, form: Form) -> bool {
+    fn shows_arguments(&self, form: CallForm) -> bool {
         let prompt = self.calls(form, &IDS[..1]);
         let misspelled = [format!("\\\"{KEY}"), format!("'{KEY}'"), format!("&#34;{KEY}")];
         prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong))
@@ -140,12 +132,13 @@ impl Probe<'_> {
     }
 }
 
-impl Arguments {
-    /// Arguments in this form.
-    pub(crate) fn of(self, arguments: Value) -> Value {
-        match self {
-            Self::Object => arguments,
-            Self::Text => Value::String(arguments.to_string()),
+impl CallForm {
+    /// Arguments in this form. Those of a call that was cut are a text.
+    pub(crate) fn arguments(self, arguments: Value) -> Value {
+        match (self.text_arguments, arguments) {
+            (false, text @ Value::String(_)) => json!({ INCOMPLETE: text }),
+            (true, object @ Value::Object(_)) => Value::String(object.to_string()),
+            (_, arguments) => arguments,
         }
     }
 }

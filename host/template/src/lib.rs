@@ -16,7 +16,7 @@ mod message;
 mod template;
 mod write;
 
-pub use capabilities::{Arguments, Capabilities, SystemTexts};
+pub use capabilities::{CallForm, Capabilities, SystemTexts};
 pub use jinja::RenderError;
 pub use message::{CalledFunction, Conversation, Message, Role, ToolCall};
 pub use template::{ChatTemplate, Source, TemplateTraits};

@@ -6,17 +6,14 @@ use camshaft_core::family::description::Family;
 use camshaft_core::family::instructions::instructions;
 use camshaft_core::family::tools::Tools;
 use rand::distr::{Alphanumeric, SampleString};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use crate::capabilities::{Arguments, Capabilities, SystemTexts, describe};
+use crate::capabilities::{CallForm, SystemTexts, describe};
 use crate::message::{CalledFunction, Message, Role, ToolCall};
 use crate::template::TemplateTraits;
 
 /// Letters and digits of a call's id where the template takes no other number.
 const SHORT_ID: usize = 9;
-
-/// The argument that has the text of a call that was cut, as in answers of Anthropic's API.
-const INCOMPLETE: &str = "incomplete_arguments";
 
 /// A conversation as a template takes it.
 #[derive(Debug)]
@@ -45,10 +42,11 @@ impl TemplateTraits {
         } else if capabilities.wants_descriptions {
             shown.iter_mut().filter_map(|tool| tool.get_mut("function")).for_each(describe);
         }
-        match capabilities.calls.filter(|_| !family.notation_in_prompt) {
-            Some(form) => text.write_calls(&mut messages, form, capabilities),
-            None => messages.iter_mut().for_each(|message| text.put_calls(message)),
+        let calls = capabilities.calls.filter(|_| !family.notation_in_prompt);
+        if calls.is_some() && !capabilities.several_calls {
+            messages = one_call_at_a_time(messages);
         }
+        messages.iter_mut().for_each(|message| text.write_calls(message, calls));
         let shows_results = capabilities.results && !family.notation_in_prompt;
         let messages = put_into_users(messages, shows_results, capabilities.system);
         Written { messages, tools: shown, has_tools }
@@ -74,40 +72,27 @@ impl AsText<'_> {
         }
     }
 
-    /// Puts calls into the text of their message.
-    fn put_calls(&self, message: &mut Message) {
+    /// Writes calls in a form, or into the text of their message.
+    fn write_calls(&self, message: &mut Message, form: Option<CallForm>) {
         if message.tool_calls.is_empty() {
             return;
         }
-        let calls = std::mem::take(&mut message.tool_calls);
-        let none = Map::new();
-        let named = calls.iter().map(|ToolCall { function: CalledFunction { name, arguments }, .. }| {
-            (name.as_str(), arguments.as_object().unwrap_or(&none))
-        });
-        let schema = |name: &str| self.tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
-        let written = self.family.written(named, schema);
-        let gap = if message.text().is_empty() { "" } else { "\n" };
-        message.content = Some(format!("{}{gap}{written}", message.text()));
-    }
-
-    fn write_calls(&self, messages: &mut Vec<Message>, form: Arguments, capabilities: &Capabilities) {
-        if !capabilities.several_calls {
-            *messages = one_call_at_a_time(std::mem::take(messages));
-        }
-        for message in messages.iter_mut().filter(|message| !message.tool_calls.is_empty()) {
-            if capabilities.calls_without_content {
-                // It would show a text alone.
-                message.content.take_if(|text| text.is_empty());
-                message.content.is_some().then(|| self.put_calls(message));
-            }
-            for ToolCall { function, .. } in &mut message.tool_calls {
-                // Those of a call that was cut are a text.
-                function.arguments = match (form, function.arguments.take()) {
-                    (Arguments::Object, text @ Value::String(_)) => json!({ INCOMPLETE: text }),
-                    (Arguments::Text, text @ Value::String(_)) => text,
-                    (form, arguments) => form.of(arguments),
-                };
-            }
+        // Of a text and calls, a template that wants no content would show the text alone.
+        let Some(form) = form.filter(|form| !form.no_content || message.text().is_empty()) else {
+            let calls = std::mem::take(&mut message.tool_calls);
+            let none = Map::new();
+            let named = calls.iter().map(|ToolCall { function: CalledFunction { name, arguments }, .. }| {
+                (name.as_str(), arguments.as_object().unwrap_or(&none))
+            });
+            let schema = |name: &str| self.tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
+            let written = self.family.written(named, schema);
+            let gap = if message.text().is_empty() { "" } else { "\n" };
+            message.content.get_or_insert_default().extend([gap, &written]);
+            return;
+        };
+        message.content.take_if(|_| form.no_content);
+        for ToolCall { function, .. } in &mut message.tool_calls {
+            function.arguments = form.arguments(function.arguments.take());
         }
     }
 }
