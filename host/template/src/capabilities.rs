@@ -69,17 +69,14 @@ impl Capabilities {
         let forms = [(false, false), (true, false), (false, true), (true, true)];
         let mut forms = forms.map(|(text_arguments, no_content)| CallForm { text_arguments, no_content }).into_iter();
         let form = forms.find(|form| probe.shows_arguments(*form));
-        let calls = |ids: &[&'static str]| form.map(|form| probe.calls(form, ids));
-        // The call before a result is a text where none is shown.
-        let without_call = || probe.render(&[user(), answer(), result((IDS[0], RESULTS[0]))]);
+        let shows_two = |prompt: &str| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text));
         Self {
             tools: tool.is_some(),
             wants_descriptions: tool == Some(&described),
             calls: form,
-            several_calls: calls(&IDS)
-                .is_some_and(|prompt| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text))),
-            results: calls(&IDS[..1]).unwrap_or_else(without_call).contains(RESULTS[0]),
-            nine_letter_ids: calls(&[LONG_ID]).is_some_and(|prompt| prompt.is_empty()),
+            several_calls: form.is_some() && shows_two(&probe.calls(form, &IDS)),
+            results: probe.calls(form, &IDS[..1]).contains(RESULTS[0]),
+            nine_letter_ids: form.is_some() && probe.calls(form, &[LONG_ID]).is_empty(),
             system: Probe { jinja, tools: &[] }.system(),
         }
     }
@@ -97,21 +94,28 @@ impl Probe<'_> {
         self.jinja.render(conversation).unwrap_or_default()
     }
 
-    /// The prompt of calls with these ids and their results.
-    fn calls(&self, form: CallForm, ids: &[&'static str]) -> String {
-        let call = |(id, value): (&&str, _)| {
-            let arguments = form.arguments(json!({ KEY: value }));
-            ToolCall { id: (*id).to_owned(), function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
-        };
-        let content = (!form.no_content).then(String::new);
-        let calling = Message { content, tool_calls: ids.iter().zip(VALUES).map(call).collect(), ..answer() };
-        let results = ids.iter().copied().zip(RESULTS).map(result);
+    /// The prompt of calls with these ids and their results. `form`: `None` for a text in their place.
+    fn calls(&self, form: Option<CallForm>, ids: &[&str]) -> String {
+        let (mut calling, ids) = (answer(), ids.iter().copied().map(str::to_owned));
+        if let Some(form) = form {
+            let call = |(id, value)| {
+                let arguments = form.arguments(json!({ KEY: value }));
+                ToolCall { id, function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
+            };
+            calling.content = (!form.no_content).then(String::new);
+            calling.tool_calls = ids.clone().zip(VALUES).map(call).collect();
+        }
+        let results = ids.zip(RESULTS).map(|(id, text)| Message {
+            tool_call_id: Some(id),
+            name: Some(FUNCTION.to_owned()),
+            ..Message::new(Role::Tool, text)
+        });
         self.render(&[user(), calling].into_iter().chain(results).collect::<Vec<_>>())
     }
 
     /// Whether it shows the arguments of a call, neither quoted once more nor as Python would write them.
     fn shows_arguments(&self, form: CallForm) -> bool {
-        let prompt = self.calls(form, &IDS[..1]);
+        let prompt = self.calls(Some(form), &IDS[..1]);
         let misspelled = [format!("\\\"{KEY}"), format!("'{KEY}'"), format!("&#34;{KEY}")];
         prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong))
     }
@@ -149,11 +153,6 @@ fn user() -> Message {
 
 fn answer() -> Message {
     Message::new(Role::Assistant, "probe-answer-text")
-}
-
-fn result((id, text): (&str, &str)) -> Message {
-    let (tool_call_id, name) = (Some(id.to_owned()), Some(FUNCTION.to_owned()));
-    Message { tool_call_id, name, ..Message::new(Role::Tool, text) }
 }
 
 /// Adds the descriptions that a function and its parameters lack.

@@ -33,9 +33,7 @@ pub enum RenderError {
 
 /// A compiled template, with the model's special tokens.
 #[derive(Debug)]
-pub(crate) struct Jinja {
-    environment: Environment<'static>,
-}
+pub(crate) struct Jinja(Environment<'static>);
 
 impl From<Error> for RenderError {
     fn from(error: Error) -> Self {
@@ -62,7 +60,7 @@ impl Jinja {
         });
         environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
         environment.add_template_owned(NAME, rewrite(source, syntax)?)?;
-        Ok(Self { environment })
+        Ok(Self(environment))
     }
 
     /// Renders the prompt of a conversation.
@@ -74,7 +72,7 @@ impl Jinja {
         // As Hugging Face does: a template may ask whether there are tools in any way. (One that goes through them finds none.)
         let tools = (!tools.is_empty()).then_some(Serde(tools));
         let context = context! { messages => Serde(messages), tools, ..Serde(variables) };
-        Ok(self.environment.get_template(NAME)?.render(context)?)
+        Ok(self.0.get_template(NAME)?.render(context)?)
     }
 }
 

@@ -34,11 +34,10 @@ impl TemplateTraits {
         if capabilities.nine_letter_ids {
             messages.iter_mut().for_each(shorten_ids);
         }
-        let text = AsText { family, tools };
         let mut shown = shown.to_vec();
         if family.notation_in_prompt || !capabilities.tools {
             shown.clear();
-            text.describe_tools(&mut messages);
+            describe_tools(&mut messages, tools, family);
         } else if capabilities.wants_descriptions {
             shown.iter_mut().filter_map(|tool| tool.get_mut("function")).for_each(describe);
         }
@@ -46,54 +45,46 @@ impl TemplateTraits {
         if calls.is_some() && !capabilities.several_calls {
             messages = one_call_at_a_time(messages);
         }
-        messages.iter_mut().for_each(|message| text.write_calls(message, calls));
+        messages.iter_mut().for_each(|message| write_calls(message, calls, tools, family));
         let shows_results = capabilities.results && !family.notation_in_prompt;
         let messages = put_into_users(messages, shows_results, capabilities.system);
         Written { messages, tools: shown, has_tools }
     }
 }
 
-/// What a template cannot show, as text.
-struct AsText<'a> {
-    family: &'a Family,
-    tools: &'a Tools,
+/// Describes the functions in the system's text.
+fn describe_tools(messages: &mut Vec<Message>, tools: &Tools, family: &Family) {
+    if tools.callable().is_empty() {
+        return;
+    }
+    let text = instructions(family, tools);
+    match messages.first_mut() {
+        Some(first) if first.role == Role::System => first.content = Some(format!("{}\n\n{text}", first.text())),
+        _ => messages.insert(0, Message::new(Role::System, text)),
+    }
 }
 
-impl AsText<'_> {
-    /// Describes the functions in the system's text.
-    fn describe_tools(&self, messages: &mut Vec<Message>) {
-        if self.tools.callable().is_empty() {
-            return;
-        }
-        let text = instructions(self.family, self.tools);
-        match messages.first_mut() {
-            Some(first) if first.role == Role::System => first.content = Some(format!("{}\n\n{text}", first.text())),
-            _ => messages.insert(0, Message::new(Role::System, text)),
-        }
+/// Writes calls in a form, or into the text of their message.
+fn write_calls(message: &mut Message, form: Option<CallForm>, tools: &Tools, family: &Family) {
+    if message.tool_calls.is_empty() {
+        return;
     }
-
-    /// Writes calls in a form, or into the text of their message.
-    fn write_calls(&self, message: &mut Message, form: Option<CallForm>) {
-        if message.tool_calls.is_empty() {
-            return;
-        }
-        // Of a text and calls, a template that wants no content would show the text alone.
-        let Some(form) = form.filter(|form| !form.no_content || message.text().is_empty()) else {
-            let calls = std::mem::take(&mut message.tool_calls);
-            let none = Map::new();
-            let named = calls.iter().map(|ToolCall { function: CalledFunction { name, arguments }, .. }| {
-                (name.as_str(), arguments.as_object().unwrap_or(&none))
-            });
-            let schema = |name: &str| self.tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
-            let written = self.family.written(named, schema);
-            let gap = if message.text().is_empty() { "" } else { "\n" };
-            message.content.get_or_insert_default().extend([gap, &written]);
-            return;
-        };
-        message.content.take_if(|_| form.no_content);
-        for ToolCall { function, .. } in &mut message.tool_calls {
-            function.arguments = form.arguments(function.arguments.take());
-        }
+    // Of a text and calls, a template that wants no content would show the text alone.
+    let Some(form) = form.filter(|form| !form.no_content || message.text().is_empty()) else {
+        let calls = std::mem::take(&mut message.tool_calls);
+        let none = Map::new();
+        let named = calls.iter().map(|ToolCall { function: CalledFunction { name, arguments }, .. }| {
+            (name.as_str(), arguments.as_object().unwrap_or(&none))
+        });
+        let schema = |name: &str| tools.get(name).map(|tool| tool.schema()).unwrap_or_default();
+        let written = family.written(named, schema);
+        let gap = if message.text().is_empty() { "" } else { "\n" };
+        message.content.get_or_insert_default().extend([gap, &written]);
+        return;
+    };
+    message.content.take_if(|_| form.no_content);
+    for ToolCall { function, .. } in &mut message.tool_calls {
+        function.arguments = form.arguments(function.arguments.take());
     }
 }
 
