@@ -126,12 +126,10 @@ impl Probe<'_> {
             messages.iter().all(|message| message.role == Role::Assistant || prompt.contains(message.text()))
         };
         let [first, second, third] = SYSTEM.map(|text| Message::new(Role::System, text));
-        if !shows(&[first.clone(), user()]) {
-            SystemTexts::None
-        } else if shows(&[first, second, user(), answer(), third, user()]) {
-            SystemTexts::Anywhere
-        } else {
-            SystemTexts::Leading
+        match (shows(&[first.clone(), user()]), shows(&[first, second, user(), answer(), third, user()])) {
+            (false, _) => SystemTexts::None,
+            (true, false) => SystemTexts::Leading,
+            (true, true) => SystemTexts::Anywhere,
         }
     }
 }

@@ -8,7 +8,7 @@ use camshaft_core::family::tools::Tools;
 use rand::distr::{Alphanumeric, SampleString};
 use serde_json::{Map, Value};
 
-use crate::capabilities::{CallForm, SystemTexts, describe};
+use crate::capabilities::{CallForm, Capabilities, SystemTexts, describe};
 use crate::message::{CalledFunction, Message, Role, ToolCall};
 use crate::template::TemplateTraits;
 
@@ -29,25 +29,26 @@ impl TemplateTraits {
     /// that may be called; `family`: whose notation the answer is read in.
     pub fn write(&self, mut messages: Vec<Message>, shown: &[Value], tools: &Tools, family: &Family) -> Written {
         let has_tools = !shown.is_empty();
-        let capabilities = self.capabilities(has_tools);
+        let mut capabilities = *self.capabilities(has_tools);
+        if family.notation_in_prompt {
+            capabilities = Capabilities { tools: false, calls: None, results: false, ..capabilities };
+        }
         name_results(&mut messages);
         if capabilities.nine_letter_ids {
             messages.iter_mut().for_each(shorten_ids);
         }
         let mut shown = shown.to_vec();
-        if family.notation_in_prompt || !capabilities.tools {
+        if !capabilities.tools {
             shown.clear();
             describe_tools(&mut messages, tools, family);
         } else if capabilities.wants_descriptions {
             shown.iter_mut().filter_map(|tool| tool.get_mut("function")).for_each(describe);
         }
-        let calls = capabilities.calls.filter(|_| !family.notation_in_prompt);
-        if calls.is_some() && !capabilities.several_calls {
+        if capabilities.calls.is_some() && !capabilities.several_calls {
             messages = one_call_at_a_time(messages);
         }
-        messages.iter_mut().for_each(|message| write_calls(message, calls, tools, family));
-        let shows_results = capabilities.results && !family.notation_in_prompt;
-        let messages = put_into_users(messages, shows_results, capabilities.system);
+        messages.iter_mut().for_each(|message| write_calls(message, capabilities.calls, tools, family));
+        let messages = put_into_users(messages, capabilities.results, capabilities.system);
         Written { messages, tools: shown, has_tools }
     }
 }
@@ -95,23 +96,18 @@ fn put_into_users(messages: Vec<Message>, shows_results: bool, systems: SystemTe
     // Whether the last one waits for what the user says: templates refuse two messages of the user's, one behind the other.
     let mut waits = false;
     for mut message in messages {
-        let (mut gap, last) = ("\n\n", written.last_mut());
-        let moves = match message.role {
-            Role::Tool if !shows_results => {
-                let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
-                (message, gap) = (Message::new(Role::User, text), "\n");
-                true
-            }
-            Role::System if systems != SystemTexts::Anywhere => {
-                let leads = last.as_ref().is_none_or(|last| last.role == Role::System);
-                message.role = if leads && systems == SystemTexts::Leading { Role::System } else { Role::User };
-                true
-            }
-            _ => false,
-        };
-        match last.filter(|last| last.role == message.role && (moves || waits)) {
+        let (is_result, is_system) = (message.role == Role::Tool, message.role == Role::System);
+        let leads = systems == SystemTexts::Leading && written.last().is_none_or(|last| last.role == Role::System);
+        let moves = (is_result && !shows_results) || (is_system && systems != SystemTexts::Anywhere);
+        if moves && is_result {
+            let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
+            message = Message::new(Role::User, text);
+        } else if moves && !leads {
+            message.role = Role::User;
+        }
+        match written.last_mut().filter(|last| last.role == message.role && (moves || waits)) {
             Some(last) => {
-                last.content.get_or_insert_default().extend([gap, message.text()]);
+                last.content.get_or_insert_default().extend([if is_result { "\n" } else { "\n\n" }, message.text()]);
                 waits &= moves;
             }
             None => {
@@ -155,20 +151,14 @@ pub fn call_id(nine_letters: bool) -> String {
 fn one_call_at_a_time(messages: Vec<Message>) -> Vec<Message> {
     let mut written: Vec<Message> = Vec::with_capacity(messages.len());
     for mut message in messages {
-        if message.role == Role::Tool {
-            let belongs = |other: &Message| {
-                let calls = other.tool_calls.iter().any(|call| Some(&call.id) == message.tool_call_id.as_ref());
-                calls || other.tool_call_id == message.tool_call_id
-            };
-            let before = written.iter().rposition(belongs).map_or(written.len(), |at| at + 1);
-            written.insert(before, message);
-            continue;
-        }
-        let calls = message.tool_calls.split_off(message.tool_calls.len().min(1));
-        written.push(message);
-        written.extend(
-            calls.into_iter().map(|call| Message { tool_calls: vec![call], ..Message::new(Role::Assistant, "") }),
-        );
+        let others = message.tool_calls.split_off(message.tool_calls.len().min(1));
+        let before = message.tool_call_id.as_ref().and_then(|id| {
+            let calls = |other: &Message| other.tool_calls.iter().any(|call| call.id == *id);
+            written.iter().rposition(|other| calls(other) || other.tool_call_id.as_ref() == Some(id))
+        });
+        written.insert(before.map_or(written.len(), |at| at + 1), message);
+        let alone = |call| Message { tool_calls: vec![call], ..Message::new(Role::Assistant, "") };
+        written.extend(others.into_iter().map(alone));
     }
     written
 }
