@@ -107,20 +107,18 @@ impl Style<'_> {
 
 /// Methods of texts that minijinja's own lack.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let tuple =
-        |left: &str, middle: &str, right: &str| Value::from_object(Tuple::from([left, middle, right].map(Value::from)));
     let (Some(text), Some(argument)) = (value.as_str(), args.first().and_then(Value::as_str)) else {
         return unknown_method_callback(state, value, name, args);
+    };
+    let parts = |cut: Option<(&str, &str)>, uncut: [&str; 3]| {
+        let parts = cut.map_or(uncut, |(left, right)| [left, argument, right]);
+        Value::from_object(Tuple::from(parts.map(Value::from)))
     };
     Ok(match name {
         "removeprefix" => text.strip_prefix(argument).unwrap_or(text).into(),
         "removesuffix" => text.strip_suffix(argument).unwrap_or(text).into(),
-        "partition" => {
-            text.split_once(argument).map_or_else(|| tuple(text, "", ""), |(left, right)| tuple(left, argument, right))
-        }
-        "rpartition" => {
-            text.rsplit_once(argument).map_or_else(|| tuple("", "", text), |(left, right)| tuple(left, argument, right))
-        }
+        "partition" => parts(text.split_once(argument), [text, "", ""]),
+        "rpartition" => parts(text.rsplit_once(argument), ["", "", text]),
         _ => return unknown_method_callback(state, value, name, args),
     })
 }
