@@ -77,28 +77,26 @@ impl Jinja {
 }
 
 /// The time in UTC. Copies unknown directives, as C's `strftime` does.
-fn strftime(format: &str, time: Timestamp) -> Result<String, Error> {
+fn strftime(format: &str, time: Timestamp) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
-    let written = BrokenDownTime::from(time).to_string_with_config(&config, format);
-    written.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+    BrokenDownTime::from(time).to_string_with_config(&config, format).unwrap_or_default()
 }
 
 /// Rewrites what minijinja lacks: `{% generation %}`, which only marks its text for training, and `'%s, %s' % (a, b)`.
 fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
     let tokens = tokenize(source, false, syntax).collect::<Result<Vec<_>, _>>()?;
-    let (mut rewritten, mut end) = (String::new(), 0);
-    for [(before, _), (token, span), (after, _)] in tokens.array_windows() {
+    let mut rewritten = source.to_owned();
+    // What is behind moves.
+    for [(before, _), (token, span), (after, _)] in tokens.array_windows().rev() {
         let replacement = match (before, token, after) {
             (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "with",
             (Token::BlockStart, Token::Ident("endgeneration"), Token::BlockEnd) => "endwith",
             (Token::Str(_) | Token::String(_), Token::Mod, Token::ParenOpen) => "|format",
             _ => continue,
         };
-        rewritten += &source[end..span.start_offset as usize];
-        rewritten += replacement;
-        end = span.end_offset as usize;
+        rewritten.replace_range(span.start_offset as usize..span.end_offset as usize, replacement);
     }
-    Ok(rewritten + &source[end..])
+    Ok(rewritten)
 }
 
 #[cfg(test)]

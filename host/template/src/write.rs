@@ -105,15 +105,12 @@ fn put_into_users(messages: Vec<Message>, shows_results: bool, systems: SystemTe
         } else if moves && !leads {
             message.role = Role::User;
         }
-        match written.last_mut().filter(|last| last.role == message.role && (moves || waits)) {
-            Some(last) => {
-                last.content.get_or_insert_default().extend([if is_result { "\n" } else { "\n\n" }, message.text()]);
-                waits &= moves;
-            }
-            None => {
-                waits = moves;
-                written.push(message);
-            }
+        if let Some(last) = written.last_mut().filter(|last| last.role == message.role && (moves || waits)) {
+            last.content.get_or_insert_default().extend([if is_result { "\n" } else { "\n\n" }, message.text()]);
+            waits &= moves;
+        } else {
+            waits = moves;
+            written.push(message);
         }
     }
     written
