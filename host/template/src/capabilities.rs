@@ -4,8 +4,12 @@ use std::slice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::jinja::Jinja;
 use crate::message::{CalledFunction, Conversation, Message, Role, ToolCall};
+use crate::template::ChatTemplate;
+
+/// What a template takes of chats without tools, and with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateTraits([Capabilities; 2]);
 
 /// See the module. Where a template shows nothing of a kind, it is changed to text before it is rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,33 +61,50 @@ const IDS: [&str; 2] = ["abcDEF123", "ghiJKL456"];
 /// What an id of another length looks like.
 const LONG_ID: &str = "call_0123456789abcdefghijklmn";
 
+impl ChatTemplate {
+    /// Finds out what it takes.
+    pub fn traits(&self) -> TemplateTraits {
+        TemplateTraits([false, true].map(|has_tools| Capabilities::find(self, has_tools)))
+    }
+}
+
+impl TemplateTraits {
+    /// Of a chat with tools, or without.
+    pub fn capabilities(&self, has_tools: bool) -> &Capabilities {
+        &self.0[usize::from(has_tools)]
+    }
+}
+
 impl Capabilities {
-    pub(crate) fn find(jinja: &Jinja) -> Self {
+    fn find(template: &ChatTemplate, has_tools: bool) -> Self {
+        let probe = |tools| Probe { template, has_tools, tools };
         let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]});
         let bare = json!({"type": "function", "function": {"name": FUNCTION, "parameters": parameters}});
         let mut described = bare.clone();
         describe(&mut described["function"]);
-        let shows = |tool: &Value| Probe { jinja, tools: slice::from_ref(tool) }.render(&[user()]).contains(FUNCTION);
-        let tool = [&bare, &described].into_iter().find(|tool| shows(tool));
-        let probe = Probe { jinja, tools: tool.map_or(&[], slice::from_ref) };
+        let tools = [slice::from_ref(&bare), slice::from_ref(&described)];
+        let tools = tools.into_iter().find(|tools| probe(tools).render(&[user()]).contains(FUNCTION)).unwrap_or(&[]);
+        let system = probe(&[]).system();
+        let probe = probe(tools);
         let forms = [(false, false), (true, false), (false, true), (true, true)];
         let mut forms = forms.map(|(text_arguments, no_content)| CallForm { text_arguments, no_content }).into_iter();
         let form = forms.find(|form| probe.shows_arguments(*form));
         let shows_two = |prompt: &str| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text));
         Self {
-            tools: tool.is_some(),
-            wants_descriptions: tool == Some(&described),
+            tools: !tools.is_empty(),
+            wants_descriptions: tools == slice::from_ref(&described),
             calls: form,
             several_calls: form.is_some() && shows_two(&probe.calls(form, &IDS)),
             results: probe.calls(form, &IDS[..1]).contains(RESULTS[0]),
             nine_letter_ids: form.is_some() && probe.calls(form, &[LONG_ID]).is_empty(),
-            system: Probe { jinja, tools: &[] }.system(),
+            system,
         }
     }
 }
 
 struct Probe<'a> {
-    jinja: &'a Jinja,
+    template: &'a ChatTemplate,
+    has_tools: bool,
     tools: &'a [Value],
 }
 
@@ -91,7 +112,7 @@ impl Probe<'_> {
     /// The prompt; an empty one of what the template refuses.
     fn render(&self, messages: &[Message]) -> String {
         let conversation = Conversation { messages, tools: self.tools, variables: &Map::new() };
-        self.jinja.render(conversation).unwrap_or_default()
+        self.template.render(self.has_tools, conversation).unwrap_or_default()
     }
 
     /// The prompt of calls with these ids and their results. `form`: `None` for a text in their place.

@@ -11,13 +11,11 @@
 #![forbid(unsafe_code)]
 
 mod capabilities;
-mod jinja;
 mod message;
 mod template;
 mod write;
 
-pub use capabilities::{CallForm, Capabilities, SystemTexts};
-pub use jinja::RenderError;
+pub use capabilities::{CallForm, Capabilities, SystemTexts, TemplateTraits};
 pub use message::{CalledFunction, Conversation, Message, Role, ToolCall};
-pub use template::{ChatTemplate, Source, TemplateTraits};
+pub use template::{ChatTemplate, RenderError, Source};
 pub use write::{Written, call_id};

@@ -1,9 +1,24 @@
-//! A model's chat template: one for all chats, or one for chats with tools beside it.
-use serde::{Deserialize, Serialize};
+//! A model's chat template, rendered as Hugging Face's `apply_chat_template` does it.
+mod python;
 
-use crate::capabilities::Capabilities;
-use crate::jinja::{FALLBACK, Jinja, RenderError};
+use std::error::Error as _;
+
+use jiff::Timestamp;
+use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind, context};
+
 use crate::message::Conversation;
+
+/// The template of models without one of their own.
+const FALLBACK: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                        {% if add_generation_prompt %}assistant:{% endif %}";
+/// Of the template, and of the one for chats with tools.
+const NAMES: [&str; 2] = ["chat_template", "chat_template.tool_use"];
+/// Variables that only the host may set.
+const RESERVED: [&str; 4] = ["messages", "tools", "bos_token", "eos_token"];
 
 /// What a template is made of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,28 +32,53 @@ pub struct Source<'a> {
     pub eos: &'a str,
 }
 
-/// A compiled template: for chats without tools, and for those with tools.
+/// A compiled template, and the one for chats with tools where the model brings one.
 #[derive(Debug)]
-pub struct ChatTemplate([Jinja; 2]);
+pub struct ChatTemplate(Environment<'static>);
 
-/// What a template takes of a chat, found out by rendering small conversations with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TemplateTraits([Capabilities; 2]);
+/// Why a conversation was not rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    #[error("the template variable {0} may not be set")]
+    Reserved(&'static str),
+    /// What the template says by `raise_exception`, which is for the client.
+    #[error("{0}")]
+    Raised(String),
+    #[error(transparent)]
+    Failed(Error),
+}
+
+impl From<Error> for RenderError {
+    fn from(error: Error) -> Self {
+        match error.source().and_then(|cause| cause.downcast_ref()) {
+            Some(Self::Raised(message)) => Self::Raised(message.clone()),
+            _ => Self::Failed(error),
+        }
+    }
+}
 
 impl ChatTemplate {
     /// Compiles a model's template.
     ///
     /// # Errors
     /// It is not Jinja, or uses an unknown feature.
-    pub fn compile(source: Source<'_>) -> Result<Self, minijinja::Error> {
-        let compile = |template| Jinja::compile(template, source.bos, source.eos);
-        let plain = source.template.unwrap_or(FALLBACK);
-        Ok(Self([compile(plain)?, compile(source.with_tools.unwrap_or(plain))?]))
-    }
-
-    /// Finds out what it takes.
-    pub fn traits(&self) -> TemplateTraits {
-        TemplateTraits(self.0.each_ref().map(Capabilities::find))
+    pub fn compile(Source { template, with_tools, bos, eos }: Source<'_>) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+        environment.set_syntax(syntax.clone());
+        python::imitate(&mut environment);
+        environment.add_global("bos_token", bos.to_owned());
+        environment.add_global("eos_token", eos.to_owned());
+        environment.add_global("add_generation_prompt", true);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(RenderError::Raised(message)))
+        });
+        environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
+        let sources = [Some(template.unwrap_or(FALLBACK)), with_tools].into_iter().flatten();
+        for (name, source) in NAMES.into_iter().zip(sources) {
+            environment.add_template_owned(name, rewrite(source, syntax.clone())?)?;
+        }
+        Ok(Self(environment))
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next, unless its variables say otherwise. `has_tools`: as
@@ -47,13 +87,42 @@ impl ChatTemplate {
     /// # Errors
     /// The template refuses the messages, or fails on them.
     pub fn render(&self, has_tools: bool, conversation: Conversation<'_>) -> Result<String, RenderError> {
-        self.0[usize::from(has_tools)].render(conversation)
+        let Conversation { messages, tools, variables } = conversation;
+        if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+            return Err(RenderError::Reserved(name));
+        }
+        // As Hugging Face does: a template may ask whether there are tools in any way. (One that goes through them finds none.)
+        let tools = (!tools.is_empty()).then_some(Serde(tools));
+        let context = context! { messages => Serde(messages), tools, ..Serde(variables) };
+        let template = self.0.get_template(NAMES[usize::from(has_tools)]).or_else(|_| self.0.get_template(NAMES[0]))?;
+        Ok(template.render(context)?)
     }
 }
 
-impl TemplateTraits {
-    /// Of a chat with tools, or without.
-    pub fn capabilities(&self, has_tools: bool) -> &Capabilities {
-        &self.0[usize::from(has_tools)]
-    }
+/// The time in UTC. Copies unknown directives, as C's `strftime` does.
+fn strftime(format: &str, time: Timestamp) -> String {
+    let config = Config::new().custom(PosixCustom::new()).lenient(true);
+    BrokenDownTime::from(time).to_string_with_config(&config, format).unwrap_or_default()
 }
+
+/// Rewrites what minijinja lacks: `{% generation %}`, which only marks its text for training, and `'%s, %s' % (a, b)`.
+fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
+    let tokens = tokenize(source, false, syntax).collect::<Result<Vec<_>, _>>()?;
+    let mut rewritten = source.to_owned();
+    // What is behind moves.
+    for [(before, _), (token, span), (after, _)] in tokens.array_windows().rev() {
+        let replacement = match (before, token, after) {
+            (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "with",
+            (Token::BlockStart, Token::Ident("endgeneration"), Token::BlockEnd) => "endwith",
+            (Token::Str(_) | Token::String(_), Token::Mod, Token::ParenOpen) => "|format",
+            _ => continue,
+        };
+        rewritten.replace_range(span.start_offset as usize..span.end_offset as usize, replacement);
+    }
+    Ok(rewritten)
+}
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod tests;

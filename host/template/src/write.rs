@@ -8,9 +8,8 @@ use camshaft_core::family::tools::Tools;
 use rand::distr::{Alphanumeric, SampleString};
 use serde_json::{Map, Value};
 
-use crate::capabilities::{CallForm, Capabilities, SystemTexts, describe};
+use crate::capabilities::{CallForm, Capabilities, SystemTexts, TemplateTraits, describe};
 use crate::message::{CalledFunction, Message, Role, ToolCall};
-use crate::template::TemplateTraits;
 
 /// Letters and digits of a call's id where the template takes no other number.
 const SHORT_ID: usize = 9;

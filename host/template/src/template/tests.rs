@@ -3,11 +3,11 @@ use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use serde_json::{Map, Value, json};
 
-use super::{FALLBACK, Jinja, RenderError, rewrite, strftime};
+use super::{ChatTemplate, FALLBACK, RenderError, Source, rewrite, strftime};
 use crate::message::{Conversation, Message, Role};
 
-pub(super) fn compiled(template: &str, bos: &str, eos: &str) -> Jinja {
-    Jinja::compile(template, bos, eos).unwrap()
+pub(super) fn compiled(template: &str, bos: &str, eos: &str) -> ChatTemplate {
+    ChatTemplate::compile(Source { template: Some(template), with_tools: None, bos, eos }).unwrap()
 }
 
 pub(super) fn message(role: Role, content: &str) -> Message {
@@ -16,11 +16,11 @@ pub(super) fn message(role: Role, content: &str) -> Message {
 
 /// The prompt of a conversation without tools.
 pub(super) fn render(
-    template: &Jinja,
+    template: &ChatTemplate,
     messages: &[Message],
     variables: &Map<String, Value>,
 ) -> Result<String, RenderError> {
-    template.render(Conversation { messages, tools: &[], variables })
+    template.render(false, Conversation { messages, tools: &[], variables })
 }
 
 fn user(contents: &[&str]) -> Vec<Message> {
@@ -132,5 +132,5 @@ fn offers_what_published_templates_use() {
 
 #[test]
 fn reports_a_template_that_is_not_jinja() {
-    assert!(Jinja::compile("{% if %}", "", "").is_err());
+    assert!(ChatTemplate::compile(Source { template: Some("{% if %}"), ..Source::default() }).is_err());
 }
