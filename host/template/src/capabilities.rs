@@ -77,80 +77,44 @@ impl TemplateTraits {
 
 impl Capabilities {
     fn find(template: &ChatTemplate, has_tools: bool) -> Self {
-        let probe = |tools| Probe { template, has_tools, tools };
+        // Of what it refuses, it shows nothing.
+        let prompt = |tools: &[Value], messages: &[Message]| {
+            let conversation = Conversation { messages, tools, variables: &Map::new() };
+            template.render(has_tools, conversation).unwrap_or_default()
+        };
         let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]});
         let bare = json!({"type": "function", "function": {"name": FUNCTION, "parameters": parameters}});
         let mut described = bare.clone();
         describe(&mut described["function"]);
         let tools = [slice::from_ref(&bare), slice::from_ref(&described)];
-        let tools = tools.into_iter().find(|tools| probe(tools).render(&[user()]).contains(FUNCTION)).unwrap_or(&[]);
-        let system = probe(&[]).system();
-        let probe = probe(tools);
+        let tools = tools.into_iter().find(|tools| prompt(tools, &[user()]).contains(FUNCTION)).unwrap_or(&[]);
         let forms = [(false, false), (true, false), (false, true), (true, true)];
         let mut forms = forms.map(|(text_arguments, no_content)| CallForm { text_arguments, no_content }).into_iter();
-        let form = forms.find(|form| probe.shows_arguments(*form));
+        let form = forms.find(|form| shows_arguments(&prompt(tools, &calls(Some(*form), &IDS[..1]))));
         let shows_two = |prompt: &str| VALUES.iter().chain(&RESULTS).all(|text| prompt.contains(text));
         Self {
             tools: !tools.is_empty(),
             wants_descriptions: tools == slice::from_ref(&described),
             calls: form,
-            several_calls: form.is_some() && shows_two(&probe.calls(form, &IDS)),
-            results: probe.calls(form, &IDS[..1]).contains(RESULTS[0]),
-            nine_letter_ids: form.is_some() && probe.calls(form, &[LONG_ID]).is_empty(),
-            system,
+            several_calls: form.is_some() && shows_two(&prompt(tools, &calls(form, &IDS))),
+            results: prompt(tools, &calls(form, &IDS[..1])).contains(RESULTS[0]),
+            nine_letter_ids: form.is_some() && prompt(tools, &calls(form, &[LONG_ID])).is_empty(),
+            system: SystemTexts::find(|messages| prompt(&[], messages)),
         }
     }
 }
 
-struct Probe<'a> {
-    template: &'a ChatTemplate,
-    has_tools: bool,
-    tools: &'a [Value],
-}
-
-impl Probe<'_> {
-    /// The prompt; an empty one of what the template refuses.
-    fn render(&self, messages: &[Message]) -> String {
-        let conversation = Conversation { messages, tools: self.tools, variables: &Map::new() };
-        self.template.render(self.has_tools, conversation).unwrap_or_default()
-    }
-
-    /// The prompt of calls with these ids and their results. `form`: `None` for a text in their place.
-    fn calls(&self, form: Option<CallForm>, ids: &[&str]) -> String {
-        let (mut calling, ids) = (answer(), ids.iter().copied().map(str::to_owned));
-        if let Some(form) = form {
-            let call = |(id, value)| {
-                let arguments = form.arguments(json!({ KEY: value }));
-                ToolCall { id, function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
-            };
-            calling.content = (!form.no_content).then(String::new);
-            calling.tool_calls = ids.clone().zip(VALUES).map(call).collect();
-        }
-        let results = ids.zip(RESULTS).map(|(id, text)| Message {
-            tool_call_id: Some(id),
-            name: Some(FUNCTION.to_owned()),
-            ..Message::new(Role::Tool, text)
-        });
-        self.render(&[user(), calling].into_iter().chain(results).collect::<Vec<_>>())
-    }
-
-    /// Whether it shows the arguments of a call, neither quoted once more nor as Python would write them.
-    fn shows_arguments(&self, form: CallForm) -> bool {
-        let prompt = self.calls(Some(form), &IDS[..1]);
-        let misspelled = [format!("\\\"{KEY}"), format!("'{KEY}'"), format!("&#34;{KEY}")];
-        prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong))
-    }
-
-    fn system(&self) -> SystemTexts {
+impl SystemTexts {
+    fn find(prompt: impl Fn(&[Message]) -> String) -> Self {
         let shows = |messages: &[Message]| {
-            let prompt = self.render(messages);
+            let prompt = prompt(messages);
             messages.iter().all(|message| message.role == Role::Assistant || prompt.contains(message.text()))
         };
         let [first, second, third] = SYSTEM.map(|text| Message::new(Role::System, text));
         match (shows(&[first.clone(), user()]), shows(&[first, second, user(), answer(), third, user()])) {
-            (false, _) => SystemTexts::None,
-            (true, false) => SystemTexts::Leading,
-            (true, true) => SystemTexts::Anywhere,
+            (false, _) => Self::None,
+            (true, false) => Self::Leading,
+            (true, true) => Self::Anywhere,
         }
     }
 }
@@ -164,6 +128,28 @@ impl CallForm {
             (_, arguments) => arguments,
         }
     }
+}
+
+/// A conversation of calls with these ids and their results. `form`: `None` for a text in place of the calls.
+fn calls(form: Option<CallForm>, ids: &[&str]) -> Vec<Message> {
+    let (mut calling, ids) = (answer(), ids.iter().copied().map(str::to_owned));
+    if let Some(form) = form {
+        let call = |(id, value)| {
+            let arguments = form.arguments(json!({ KEY: value }));
+            ToolCall { id, function: CalledFunction { name: FUNCTION.to_owned(), arguments } }
+        };
+        calling.content = (!form.no_content).then(String::new);
+        calling.tool_calls = ids.clone().zip(VALUES).map(call).collect();
+    }
+    let name = Some(FUNCTION.to_owned());
+    let result = |(id, text)| Message { tool_call_id: Some(id), name: name.clone(), ..Message::new(Role::Tool, text) };
+    [user(), calling].into_iter().chain(ids.zip(RESULTS).map(result)).collect()
+}
+
+/// Whether a prompt has the arguments of a call, neither quoted once more nor as Python would write them.
+fn shows_arguments(prompt: &str) -> bool {
+    let misspelled = [format!("\\\"{KEY}"), format!("'{KEY}'"), format!("&#34;{KEY}")];
+    prompt.contains(VALUES[0]) && !misspelled.iter().any(|wrong| prompt.contains(wrong))
 }
 
 fn user() -> Message {

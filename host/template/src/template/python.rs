@@ -19,9 +19,7 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| Ok(out.write_str(&text(value)?)?));
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     // What has a length and is got by index or key.
-    environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
-    });
+    environment.add_test("sequence", |value: &Value| value.len().is_some());
     environment.add_filter("string", text);
     environment.add_filter("tojson", to_json);
     environment.set_unknown_method_callback(method);
