@@ -64,8 +64,7 @@ impl ChatTemplate {
     /// It is not Jinja, or uses an unknown feature.
     pub fn compile(Source { template, with_tools, bos, eos }: Source<'_>) -> Result<Self, Error> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-        environment.set_syntax(syntax.clone());
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         python::imitate(&mut environment);
         environment.add_global("bos_token", bos.to_owned());
         environment.add_global("eos_token", eos.to_owned());
@@ -76,7 +75,7 @@ impl ChatTemplate {
         environment.add_function("strftime_now", |format: &str| strftime(format, Timestamp::now()));
         let sources = [Some(template.unwrap_or(FALLBACK)), with_tools].into_iter().flatten();
         for (name, source) in NAMES.into_iter().zip(sources) {
-            environment.add_template_owned(name, rewrite(source, syntax.clone())?)?;
+            environment.add_template_owned(name, rewrite(source, &environment)?)?;
         }
         Ok(Self(environment))
     }
@@ -87,13 +86,12 @@ impl ChatTemplate {
     /// # Errors
     /// The template refuses the messages, or fails on them.
     pub fn render(&self, has_tools: bool, conversation: Conversation<'_>) -> Result<String, RenderError> {
-        let Conversation { messages, tools, variables } = conversation;
-        if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
+        if let Some(name) = RESERVED.iter().find(|name| conversation.variables.contains_key(**name)) {
             return Err(RenderError::Reserved(name));
         }
         // As Hugging Face does: a template may ask whether there are tools in any way. (One that goes through them finds none.)
-        let tools = (!tools.is_empty()).then_some(Serde(tools));
-        let context = context! { messages => Serde(messages), tools, ..Serde(variables) };
+        let tools = (!conversation.tools.is_empty()).then_some(Serde(conversation.tools));
+        let context = context! { messages => Serde(conversation.messages), tools, ..Serde(conversation.variables) };
         let template = self.0.get_template(NAMES[usize::from(has_tools)]).or_else(|_| self.0.get_template(NAMES[0]))?;
         Ok(template.render(context)?)
     }
@@ -106,8 +104,8 @@ fn strftime(format: &str, time: Timestamp) -> String {
 }
 
 /// Rewrites what minijinja lacks: `{% generation %}`, which only marks its text for training, and `'%s, %s' % (a, b)`.
-fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
-    let tokens = tokenize(source, false, syntax).collect::<Result<Vec<_>, _>>()?;
+fn rewrite(source: &str, environment: &Environment<'_>) -> Result<String, Error> {
+    let tokens = tokenize(source, false, environment.syntax().clone()).collect::<Result<Vec<_>, _>>()?;
     let mut rewritten = source.to_owned();
     // What is behind moves.
     for [(before, _), (token, span), (after, _)] in tokens.array_windows().rev() {

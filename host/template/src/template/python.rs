@@ -27,10 +27,8 @@ pub(super) fn imitate(environment: &mut Environment<'static>) {
 
 /// `str(value)`.
 fn text(value: &Value) -> Result<String, Error> {
-    match value.kind() {
-        ValueKind::String | ValueKind::Undefined => Ok(value.to_string()),
-        _ => REPR.write(value, 0),
-    }
+    let is_plain = matches!(value.kind(), ValueKind::String | ValueKind::Undefined);
+    if is_plain { Ok(value.to_string()) } else { REPR.write(value, 0) }
 }
 
 /// The filter `tojson` of `transformers`: `json.dumps` without escapes of letters beyond ASCII, and its options.
@@ -103,22 +101,21 @@ impl Style<'_> {
     }
 }
 
-/// Methods of texts that minijinja's own lack.
+/// Methods of texts that minijinja lacks.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    let (Some(text), Some(argument)) = (value.as_str(), args.first().and_then(Value::as_str)) else {
-        return unknown_method_callback(state, value, name, args);
-    };
+    let result = unknown_method_callback(state, value, name, args);
+    let (Some(text), Some(argument)) = (value.as_str(), args.first().and_then(Value::as_str)) else { return result };
     let parts = |cut: Option<(&str, &str)>, uncut: [&str; 3]| {
         let parts = cut.map_or(uncut, |(left, right)| [left, argument, right]);
-        Value::from_object(Tuple::from(parts.map(Value::from)))
+        Ok(Value::from_object(Tuple::from(parts.map(Value::from))))
     };
-    Ok(match name {
-        "removeprefix" => text.strip_prefix(argument).unwrap_or(text).into(),
-        "removesuffix" => text.strip_suffix(argument).unwrap_or(text).into(),
+    match name {
+        "removeprefix" => Ok(text.strip_prefix(argument).unwrap_or(text).into()),
+        "removesuffix" => Ok(text.strip_suffix(argument).unwrap_or(text).into()),
         "partition" => parts(text.split_once(argument), [text, "", ""]),
         "rpartition" => parts(text.rsplit_once(argument), ["", "", text]),
-        _ => return unknown_method_callback(state, value, name, args),
-    })
+        _ => result,
+    }
 }
 
 #[cfg(test)]

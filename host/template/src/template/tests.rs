@@ -1,6 +1,6 @@
 //! Rendering.
 use jiff::Timestamp;
-use minijinja::syntax::SyntaxConfig;
+use minijinja::Environment;
 use serde_json::{Map, Value, json};
 
 use super::{ChatTemplate, FALLBACK, RenderError, Source, rewrite, strftime};
@@ -84,14 +84,14 @@ fn formats_the_dates_that_templates_print() {
 #[test]
 fn rewrites_formats_and_what_marks_a_text_for_training() {
     let check = |source: &str, expected: &str| {
-        assert_eq!(rewrite(source, SyntaxConfig::default()).unwrap(), expected, "{source}");
+        assert_eq!(rewrite(source, &Environment::new()).unwrap(), expected, "{source}");
     };
     check("'100' % ({{ a }}) {# 'b' % (c) #}", "'100' % ({{ a }}) {# 'b' % (c) #}");
     check("{{ '%s-%s' % (a, b % c) ~ d }}", "{{ '%s-%s' |format (a, b % c) ~ d }}");
     check("{{ a % (b) == 0 }}", "{{ a % (b) == 0 }}");
     check("{%- generation -%}x{% endgeneration %}", "{%- with -%}x{% endwith %}");
     check("{{ generation }}", "{{ generation }}");
-    assert!(rewrite("{{ '", SyntaxConfig::default()).is_err());
+    assert!(rewrite("{{ '", &Environment::new()).is_err());
     assert_eq!(
         rendered(r"{{ '%s	%02d' % ('a', 7,) }}{{ '%s' % (eos_token) }}", &["hi"], &json!({})).as_deref(),
         Ok("a	07</s>")
