@@ -58,8 +58,6 @@ const KEY: &str = "probe_key";
 const VALUES: [&str; 2] = ["probe-value-one", "probe-value-two"];
 const RESULTS: [&str; 2] = ["probe-result-one", "probe-result-two"];
 const IDS: [&str; 2] = ["abcDEF123", "ghiJKL456"];
-/// What an id of another length looks like.
-const LONG_ID: &str = "call_0123456789abcdefghijklmn";
 
 impl ChatTemplate {
     /// Finds out what it takes.
@@ -98,7 +96,7 @@ impl Capabilities {
             calls: form,
             several_calls: form.is_some() && shows_two(&prompt(tools, &calls(form, &IDS))),
             results: prompt(tools, &calls(form, &IDS[..1])).contains(RESULTS[0]),
-            nine_letter_ids: form.is_some() && prompt(tools, &calls(form, &[LONG_ID])).is_empty(),
+            nine_letter_ids: form.is_some() && prompt(tools, &calls(form, &["an-id-that-is-longer"])).is_empty(),
             system: SystemTexts::find(|messages| prompt(&[], messages)),
         }
     }
@@ -162,11 +160,8 @@ fn answer() -> Message {
 
 /// Adds the descriptions that a function and its parameters lack.
 pub(crate) fn describe(function: &mut Value) {
-    let add = |of: &mut Value| {
-        let of = of.as_object_mut();
-        of.map(|of| of.entry("description").or_insert_with(|| Value::from("")));
-    };
-    add(function);
+    let add = |of: &mut Map<String, Value>| _ = of.entry("description").or_insert_with(|| "".into());
+    function.as_object_mut().into_iter().for_each(add);
     let properties = function.pointer_mut("/parameters/properties").and_then(Value::as_object_mut);
-    properties.into_iter().flat_map(Map::values_mut).for_each(add);
+    properties.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut).for_each(add);
 }

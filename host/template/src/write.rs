@@ -99,8 +99,7 @@ fn put_into_users(messages: Vec<Message>, shows_results: bool, systems: SystemTe
         let leads = systems == SystemTexts::Leading && written.last().is_none_or(|last| last.role == Role::System);
         let moves = (is_result && !shows_results) || (is_system && systems != SystemTexts::Anywhere);
         if moves && is_result {
-            let text = format!("<tool_response>\n{}\n</tool_response>", message.text());
-            message = Message::new(Role::User, text);
+            message = Message::new(Role::User, format!("<tool_response>\n{}\n</tool_response>", message.text()));
         } else if moves && !leads {
             message.role = Role::User;
         }

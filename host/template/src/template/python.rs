@@ -93,8 +93,7 @@ impl Style<'_> {
                 None => number,
             })
         } else if self.is_json {
-            let json = serde_json::to_string(value);
-            json.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+            serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
         } else {
             Ok(format!("{value:?}"))
         }
