@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::message::{CalledFunction, Conversation, Message, Role, ToolCall};
 use crate::template::ChatTemplate;
 
-/// What a template takes of chats without tools, and with.
+/// What a template takes of chats without tools and with them, found out by rendering small conversations with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateTraits([Capabilities; 2]);
 
@@ -130,7 +130,8 @@ impl CallForm {
 
 /// A conversation of calls with these ids and their results. `form`: `None` for a text in place of the calls.
 fn calls(form: Option<CallForm>, ids: &[&str]) -> Vec<Message> {
-    let (mut calling, ids) = (answer(), ids.iter().copied().map(str::to_owned));
+    let ids = ids.iter().copied().map(str::to_owned);
+    let mut calling = answer();
     if let Some(form) = form {
         let call = |(id, value)| {
             let arguments = form.arguments(json!({ KEY: value }));

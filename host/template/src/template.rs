@@ -107,7 +107,7 @@ fn strftime(format: &str, time: Timestamp) -> String {
 fn rewrite(source: &str, environment: &Environment<'_>) -> Result<String, Error> {
     let tokens = tokenize(source, false, environment.syntax().clone()).collect::<Result<Vec<_>, _>>()?;
     let mut rewritten = source.to_owned();
-    // What is behind moves.
+    // From the end: a replacement moves what is behind it.
     for [(before, _), (token, span), (after, _)] in tokens.array_windows().rev() {
         let replacement = match (before, token, after) {
             (Token::BlockStart, Token::Ident("generation"), Token::BlockEnd) => "with",

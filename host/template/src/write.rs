@@ -95,9 +95,9 @@ fn put_into_users(messages: Vec<Message>, shows_results: bool, systems: SystemTe
     // Whether the last one waits for what the user says: templates refuse two messages of the user's, one behind the other.
     let mut waits = false;
     for mut message in messages {
-        let (is_result, is_system) = (message.role == Role::Tool, message.role == Role::System);
+        let is_result = message.role == Role::Tool;
         let leads = systems == SystemTexts::Leading && written.last().is_none_or(|last| last.role == Role::System);
-        let moves = (is_result && !shows_results) || (is_system && systems != SystemTexts::Anywhere);
+        let moves = is_result && !shows_results || message.role == Role::System && systems != SystemTexts::Anywhere;
         if moves && is_result {
             message = Message::new(Role::User, format!("<tool_response>\n{}\n</tool_response>", message.text()));
         } else if moves && !leads {
@@ -241,6 +241,11 @@ mod tests {
         goes_on.push(Message::new(Role::User, "and?"));
         let results = format!("{results}\n\nand?");
         assert_eq!(said(&write(plain, "hermes", goes_on, &["f"]))[3..], [(Role::User, &*results)]);
+        let mut told = talk();
+        told.extend([Message::new(Role::System, "be brief"), Message::new(Role::User, "and?")]);
+        let hides = "{% for m in messages if m.role in ['user', 'assistant'] %}{{ m.content }}{% endfor %}";
+        let last = said(&write(hides, "hermes", told, &["f"]))[2].1.to_owned();
+        assert!(last.ends_with("two\n</tool_response>\n\nbe brief\n\nand?"), "one message of the user's: {last}");
         // A model of which no notation is known learns it from the prompt, whatever its template shows.
         let unknown = write(ALL, "generic", talk(), &["f"]);
         assert_eq!((said(&unknown), unknown.tools.len()), (said(&written), 0));

@@ -36,9 +36,8 @@ fn text(value: &Value) -> Result<String, Error> {
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
     let indent = indent.map(|indent| indent.as_usize().map_or_else(|| indent.to_string(), |spaces| " ".repeat(spaces)));
-    let separators = options.get::<Option<Vec<String>>>("separators")?;
-    let separators =
-        separators.unwrap_or([if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned).to_vec());
+    let default = [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned);
+    let separators = options.get::<Option<Vec<String>>>("separators")?.unwrap_or(default.to_vec());
     let [between_items, after_key] = &separators[..] else {
         return Err(Error::new(ErrorKind::InvalidOperation, "separators must be two texts"));
     };
@@ -71,7 +70,7 @@ impl Style<'_> {
                 return Ok(line + &self.write(item, level + 1)?);
             }
             // Keys of JSON are texts.
-            let key = if self.is_json { Value::from(item.to_string()) } else { item.clone() };
+            let key = if self.is_json && item.as_str().is_none() { self.scalar(item)?.into() } else { item.clone() };
             let (key, value) = (self.write(&key, level + 1)?, self.write(&value.get_item(item)?, level + 1)?);
             Ok([&line, &key, self.after_key, &value].concat())
         };
@@ -154,6 +153,7 @@ mod tests {
         check("{'b': [1, []], 1: {}} | tojson(indent=1)", "{\n \"b\": [\n  1,\n  []\n ],\n \"1\": {}\n}");
         check("[1, {'a': 2}] | tojson(indent='\t', separators=(' ,', '='))", "[\n\t1 ,\n\t{\n\t\t\"a\"=2\n\t}\n]");
         check("{'b': {'d': 1, 'c': 2}, 'a': 3} | tojson(sort_keys=true)", r#"{"a": 3, "b": {"c": 2, "d": 1}}"#);
+        check("{true: 1, none: 2, 1.0: 3} | tojson", r#"{"true": 1, "null": 2, "1.0": 3}"#);
         check("[1, 2] | tojson(indent=none, separators=(',', ':'))", "[1,2]");
     }
 
