@@ -13,31 +13,13 @@ use camshaft_core::sizes::KvLayout;
 use llama_cpp_sys_2 as sys;
 
 use crate::error::EngineLoadError;
+use crate::footprint::KvType;
 use crate::graph::Replacing;
 use crate::llama::{self, Context, NotDecoded, Rows};
 use crate::load::LoadedModel;
 use crate::state;
 use crate::streams::StreamTable;
 use spare::Spare;
-
-/// Number format of keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvType {
-    #[default]
-    F16,
-    Q8_0,
-    Q4_0,
-}
-
-impl KvType {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::F16 => "f16",
-            Self::Q8_0 => "q8_0",
-            Self::Q4_0 => "q4_0",
-        }
-    }
-}
 
 /// Part of the identity of saved states, because another version of llama.cpp may lay them out differently.
 pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";

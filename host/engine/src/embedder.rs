@@ -9,14 +9,13 @@ use llama_cpp_sys_2 as sys;
 
 use crate::context::FlashAttention;
 use crate::error::EngineLoadError;
+use crate::footprint::MAX_INPUTS;
 use crate::gelu;
 use crate::graph::Replacing;
 use crate::kind::Traits;
 use crate::llama::{self, Context, Rows};
 use crate::load::LoadedModel;
 
-/// Maximum number of inputs in a batch.
-pub(crate) const MAX_INPUTS: u32 = 64;
 /// Tokens of a batch for each thread that computes it: larger batches take no less time for a token (docs/benchmarks.md).
 const EFFICIENT_TOKENS: u32 = 128;
 /// As `EFFICIENT_TOKENS`, without flash attention: the other one walks the tokens of all inputs for each token.

@@ -2,8 +2,6 @@
 use camshaft_core::engine::ModelInfo;
 use serde::{Deserialize, Serialize};
 
-use crate::context::KvType;
-use crate::embedder::MAX_INPUTS;
 use crate::error::EngineLoadError;
 use crate::gguf::LayerLists;
 use crate::kind::Traits;
@@ -19,8 +17,27 @@ const MASK_BYTES: u64 = 6;
 const STATE_NUMBER: u64 = 4;
 /// Tokens of context that the mask is counted for: nearly all sequences are shorter.
 const MASK_TOKENS: u64 = 8192;
+/// Maximum number of inputs in a batch.
+pub(crate) const MAX_INPUTS: u32 = 64;
+
+/// Number format of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvType {
+    #[default]
+    F16,
+    Q8_0,
+    Q4_0,
+}
 
 impl KvType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+        }
+    }
+
     /// Bytes of a block, and the numbers in it.
     fn block(self) -> (u64, u64) {
         match self {

@@ -160,7 +160,7 @@ fn try_out(weights: &Weights) -> Result<(), ServerError> {
         // It was when it was loaded.
         return Ok(());
     }
-    let process = EngineProcess::new(ProcessSetup::trial(weights.clone()), ProgressSink::default());
+    let process = EngineProcess::new(ProcessSetup::trial(weights.job()), ProgressSink::default());
     process.try_out()?.map_or(Ok(()), |limits| weights::dimensions_fit(weights.config(), limits.dimensions))
 }
 

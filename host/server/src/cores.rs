@@ -10,7 +10,6 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, set_name};
 
-use crate::sizing::Sized;
 use crate::{environment, machine};
 
 /// Cores that no team has yet.
@@ -23,13 +22,11 @@ pub(crate) struct Cores {
 impl Cores {
     /// All cores of this process where its models compute in teams that have as many threads, so that to keep them apart takes no
     /// core from anybody. Otherwise none: fewer threads are better left where there is room, more have to share, and threads that
-    /// run anywhere would come to cores that others cannot leave.
-    pub(crate) fn of(sized: &Sized, is_numa: bool) -> Self {
-        let threads: u32 = sized.weights.iter().map(|weights| weights.threads_of_all()).sum();
+    /// run anywhere would come to cores that others cannot leave. `teams`: see [`crate::sizing::Sized::teams`].
+    pub(crate) fn of(teams: Option<u32>, is_numa: bool) -> Self {
         let cores = machine::alike_cores();
-        let is_whole = cores.len() == threads as usize && sized.cores() == threads;
-        let are_teams = sized.weights.iter().all(|weights| weights.computes_in_teams());
-        let is_ours = is_whole && are_teams && !is_numa && !environment::places_threads();
+        let is_whole = teams.is_some_and(|threads| cores.len() == threads as usize);
+        let is_ours = is_whole && !is_numa && !environment::places_threads();
         let all: Vec<CpuSet> = if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() };
         Self { free: Mutex::new(all.clone()), all }
     }

@@ -9,6 +9,7 @@ mod delivery;
 mod demo;
 mod devices;
 mod digits;
+mod engines;
 mod environment;
 mod error;
 mod expected;

@@ -18,12 +18,13 @@ use crate::cache_plan::CachePlan;
 use crate::config::{Config, Overrides};
 use crate::cores::Cores;
 use crate::devices::Devices;
+use crate::engines;
 use crate::logging::LogHandle;
 use crate::metrics::ServerMetrics;
 use crate::sizing::{self, Room};
 use crate::supervisor::Supervisor;
 use crate::thread_budget::ThreadBudget;
-use crate::{policies, reload, weights};
+use crate::{policies, reload};
 
 const MEMORY: u64 = 1 << 33;
 /// Looks until something has happened that always does.
@@ -119,7 +120,7 @@ impl Bench {
             slow_reader: Duration::from_secs(60),
             frame_interval: Duration::ZERO,
             log: LogHandle::silent(),
-            fakes: Arc::new(weights::fake_parts),
+            fakes: Arc::new(engines::fake_parts),
         };
         let (begun, no_threads) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (counted, ended) = (begun.clone(), no_threads.clone());

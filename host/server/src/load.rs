@@ -14,6 +14,7 @@ use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, LoadKey, Sources};
 use crate::cores::Cores;
 use crate::devices::Devices;
+use crate::engines;
 use crate::error::ServerError;
 use crate::life::{LifeSetup, ModelLife};
 use crate::logging::LogHandle;
@@ -31,7 +32,7 @@ use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::thread_budget::ThreadBudget;
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
-use crate::weights::{self, Engines, Loaded};
+use crate::weights::{Engines, Loaded};
 
 /// The kind of what is loaded, see [`Readiness::set_loading`].
 const POLICIES: &str = "policies";
@@ -125,7 +126,7 @@ impl Load {
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
-        let cores = Cores::of(&sized, config.live.numa() != Numa::Off);
+        let cores = Cores::of(sized.teams(), config.live.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let promised = Arc::new(Mutex::new(Promised::of(&budget)));
@@ -142,7 +143,7 @@ impl Load {
             slow_reader: config.fixed.limits.slow_reader.0,
             frame_interval: config.fixed.limits.frame_interval.0,
             log: log.clone(),
-            fakes: Arc::new(weights::fake_parts),
+            fakes: Arc::new(engines::fake_parts),
         };
         let share = Arc::new(Mutex::new(share));
         let spawner = supervisor.spawner(ShutdownStage::Policies);

@@ -18,10 +18,10 @@ use camshaft_core::family::description::Family;
 use camshaft_core::grammar::GrammarStore;
 
 use crate::config::{FamilyKey, IsolationKey, ModelConfig};
+use crate::engines;
 use crate::error::{ModelProblem, ServerError};
 use crate::models::{self, Outlines};
 use crate::own_program::has_roles;
-use crate::weights;
 use child::Setup;
 pub(crate) use child::run;
 use host::{NewReader, ReaderProcess};
@@ -74,7 +74,7 @@ pub(crate) fn is_isolated(config: &ModelConfig) -> bool {
 /// What is known of a model that reads texts, with the chat template of the configuration.
 fn text_info(outlines: Option<&Outlines>, setup: &Setup) -> ModelInfo {
     let kind = setup.config.kind.wanted().unwrap_or(camshaft_core::engine::ModelKind::Generate);
-    let info = outlines.map_or_else(|| weights::fake_info(kind), |outlines| outlines.model.info.clone());
+    let info = outlines.map_or_else(|| engines::fake_info(kind), |outlines| outlines.model.info.clone());
     match &setup.template {
         Some(template) => ModelInfo { chat_template: Some(template.clone()), tool_template: None, ..info },
         None => info,

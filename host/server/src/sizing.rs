@@ -237,6 +237,13 @@ impl Sized {
         self.budget.planned.saturating_sub(models).saturating_sub(self.budget.cache)
     }
 
+    /// Threads of all models, where all of them compute in teams, and have as many as there are cores.
+    pub(crate) fn teams(&self) -> Option<u32> {
+        let threads = self.weights.iter().map(Weights::threads_of_all).sum();
+        let are_teams = self.weights.iter().all(Weights::computes_in_teams);
+        (are_teams && self.cores() == threads).then_some(threads)
+    }
+
     /// Cores among which the threads were divided.
     pub(crate) fn cores(&self) -> u32 {
         self.budget.machine.cores

@@ -34,7 +34,7 @@ use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
-use crate::placing::Standby;
+use crate::placing;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::progress::ProgressSink;
 use crate::reader::{self, Reading};
@@ -126,18 +126,17 @@ impl Starter {
         }
         let nobody = || ServerError::internal("start", anyhow::anyhow!("nobody reads for the model"));
         let reading = model.loaded.reading.as_ref().ok_or_else(nobody)?;
-        let standby = Standby { number, promised: self.promised.clone() };
         // Compiled policies are nowhere that another process finds them in programs that compile them by themselves.
         let is_isolated = reader::is_isolated(model.config()) && self.policies.replicate().is_ok();
         let process = ProcessSetup {
-            weights: model.clone(),
+            job: model.job(),
             is_isolated,
             digest: self.cache.parts().has_disk(),
             cache: self.cache.clone(),
             policies: Some(self.policies.clone()),
             fakes: self.fakes.clone(),
             log: self.log.clone(),
-            standby: Some(standby),
+            standby: Some(placing::standby(model, number, &self.promised)),
             alive: beginning.alive.clone(),
         };
         let process = EngineProcess::new(process, sink);

@@ -2,35 +2,21 @@
 use std::fs;
 use std::sync::Arc;
 
-use camshaft_core::cache::PrefixCache;
-use camshaft_core::embed::EmbedderLimits;
-use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
-use camshaft_core::fake::FakeEngine;
-use camshaft_core::ids::WorkerId;
+use camshaft_core::engine::ModelKind;
 use camshaft_core::sizes::{DraftNeeds, ModelNeeds, Sizes, Wishes};
-use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
-use camshaft_core::worker::Speculation;
-use camshaft_engine::{
-    EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, ModelMark, ModelOutline, Offload, Placement,
-};
+use camshaft_engine::{EngineOptions, KvType, ModelOutline, Offload, Placement};
 use camshaft_registry::InUse;
 
 use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
+use crate::engines::{self, FAKE_TOKENS};
 use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
 use crate::models::{self, Outlines};
 use crate::progress::ProgressSink;
 use crate::reader::{self, Reading};
 use crate::registry::{self, Obtained};
-use crate::worker_process::TensorProcess;
-
-/// What the fake engines pretend to have been trained for.
-const FAKE_TOKENS: u32 = 8192;
-/// Numbers of a vector that they give.
-const FAKE_DIMENSIONS: u32 = 64;
-const FAKE_LIMITS: EngineLimits =
-    EngineLimits { sequences: 1, kv_tokens: FAKE_TOKENS, batch_tokens: 512, context_tokens: FAKE_TOKENS };
+use crate::worker_process::{Job, TensorProcess};
 
 /// What runs the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,8 +56,6 @@ pub(crate) enum WeightsSource {
     Llama(Outlines),
     /// A tensor model, which is loaded.
     Tensors(Arc<TensorProcess>),
-    /// One that is about to be.
-    Predicts,
     /// Generates or embeds.
     Fake(ModelKind),
 }
@@ -128,7 +112,7 @@ impl Loaded {
     pub(crate) fn kind(&self) -> ModelKind {
         match &self.source {
             WeightsSource::Llama(outlines) => outlines.model.info.kind,
-            WeightsSource::Tensors(_) | WeightsSource::Predicts => ModelKind::Predict,
+            WeightsSource::Tensors(_) => ModelKind::Predict,
             WeightsSource::Fake(kind) => *kind,
         }
     }
@@ -206,7 +190,7 @@ impl Loaded {
                 // Each worker is one.
                 wishes: Wishes { threads: Some(1), ..Wishes::default() },
             },
-            WeightsSource::Predicts | WeightsSource::Fake(_) => ModelNeeds {
+            WeightsSource::Fake(_) => ModelNeeds {
                 generates,
                 workers: config.workers,
                 weights: 0,
@@ -228,7 +212,7 @@ impl Loaded {
         match &self.source {
             WeightsSource::Llama(outlines) => (outlines.model.info.name.clone(), outlines.model.info.parameters),
             WeightsSource::Tensors(process) => (process.outline.facts.name.clone(), process.outline.facts.parameters),
-            WeightsSource::Predicts | WeightsSource::Fake(_) => ("fake".to_owned(), 0),
+            WeightsSource::Fake(_) => ("fake".to_owned(), 0),
         }
     }
 }
@@ -254,7 +238,7 @@ impl Weights {
     pub(crate) fn computes_on_device(&self) -> bool {
         match &self.loaded.source {
             WeightsSource::Llama(outlines) => self.sizes.offloaded.layers >= outlines.model.layers,
-            WeightsSource::Tensors(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => false,
+            WeightsSource::Tensors(_) | WeightsSource::Fake(_) => false,
         }
     }
 
@@ -273,85 +257,25 @@ impl Weights {
 
     /// What one worker's context is made with.
     pub(crate) fn engine_options(&self) -> EngineOptions {
-        engine_options(self.config(), &self.sizes)
+        engines::engine_options(self.config(), &self.sizes)
     }
 
-    /// Where its layers lie.
-    pub(crate) fn placement(&self) -> Placement {
+    /// What a process is to compute for it.
+    pub(crate) fn job(&self) -> Job {
         let offload = self.loaded.offload.clone().filter(|_| self.sizes.offloaded.layers > 0);
-        offload.map_or(Placement::Host, Placement::Devices)
-    }
-
-    /// By which another process tells whether it has loaded the same; `None`: a fake model.
-    pub(crate) fn mark(&self) -> Option<ModelMark> {
-        match &self.loaded.source {
+        let mark = match &self.loaded.source {
             WeightsSource::Llama(outlines) => Some(outlines.model.mark()),
-            WeightsSource::Tensors(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => None,
+            WeightsSource::Tensors(_) | WeightsSource::Fake(_) => None,
+        };
+        Job {
+            is_fake: matches!(self.loaded.source, WeightsSource::Fake(_)),
+            kind: self.loaded.kind(),
+            config: self.config().clone(),
+            sizes: self.sizes.clone(),
+            placement: offload.map_or(Placement::Host, Placement::Devices),
+            mark,
         }
     }
-}
-
-/// What a fake engine of these sizes can hold.
-pub(crate) fn fake_limits(sizes: &Sizes) -> EngineLimits {
-    let Sizes { sequences, kv_tokens, batch_tokens, .. } = *sizes;
-    EngineLimits { sequences, kv_tokens, batch_tokens, context_tokens: sizes.sequence_tokens() }
-}
-
-/// What the fake engines say that they are.
-pub(crate) fn fake_info(kind: ModelKind) -> ModelInfo {
-    ModelInfo { kind, ..FakeEngine::info(FAKE_LIMITS) }
-}
-
-/// A fake engine of a worker, and its cache of so many bytes.
-pub(crate) fn fake_parts(
-    limits: EngineLimits,
-    worker: WorkerId,
-    cache_bytes: u64,
-) -> Result<(FakeEngine, PrefixCache), ServerError> {
-    let mut engine = FakeEngine::new(limits, u64::from(worker.0));
-    engine.memory = 8;
-    Ok((engine, PrefixCache::new(cache_bytes)))
-}
-
-/// What a fake embedder of these sizes can hold.
-pub(crate) fn fake_embedder_limits(sizes: &Sizes) -> EmbedderLimits {
-    let Sizes { sequences, batch_tokens, input_tokens, .. } = *sizes;
-    let (efficient_tokens, batch_inputs) = (batch_tokens, sequences as usize);
-    EmbedderLimits { batch_tokens, efficient_tokens, batch_inputs, input_tokens, dimensions: FAKE_DIMENSIONS }
-}
-
-/// What a context of a model is made with.
-pub(crate) fn engine_options(config: &ModelConfig, sizes: &Sizes) -> EngineOptions {
-    let Sizes { sequences, kv_tokens, layout, batch_tokens, threads, .. } = *sizes;
-    let chosen = if sizes.quantized { KvType::Q8_0 } else { KvType::F16 };
-    EngineOptions {
-        sequences,
-        kv_tokens,
-        kv_layout: layout,
-        batch_tokens,
-        threads,
-        kv_type: config.kv_type.set().map_or(chosen, KvTypeKey::kv_type),
-        flash_attention: config.flash_attention.wanted(),
-        kv_on_device: config.kv_on_gpu,
-    }
-}
-
-pub(crate) fn engine(
-    config: &ModelConfig,
-    model: &Arc<LoadedModel>,
-    options: &EngineOptions,
-) -> Result<LlamaEngine, ServerError> {
-    LlamaEngine::new(model, options).map_err(|error| models::from_engine(config, error))
-}
-
-pub(crate) fn embedder(
-    config: &ModelConfig,
-    model: &Arc<LoadedModel>,
-    sizes: &Sizes,
-) -> Result<LlamaEmbedder, ServerError> {
-    let flash = config.flash_attention.wanted();
-    let embedder = LlamaEmbedder::new(model, sizes.batch_tokens, sizes.input_tokens, sizes.threads, flash);
-    embedder.map_err(|error| models::from_engine(config, error))
 }
 
 pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<(), ServerError> {
@@ -363,22 +287,6 @@ pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<()
             Err(ServerError::value(&config.origins, "dimensions", &value, problem))
         }
     }
-}
-
-/// Who drafts for a worker.
-pub(crate) fn speculation(
-    config: &ModelConfig,
-    draft: Option<&Arc<LoadedModel>>,
-    options: &EngineOptions,
-) -> Result<Option<Speculation>, ServerError> {
-    if config.draft_tokens() == 0 {
-        return Ok(None);
-    }
-    let drafter: Box<dyn Drafter> = match draft {
-        None => Box::new(PromptLookup),
-        Some(draft) => Box::new(ModelDrafter::new(engine(config, draft, options)?)),
-    };
-    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens() }))
 }
 
 #[cfg(test)]

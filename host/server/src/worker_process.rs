@@ -13,6 +13,7 @@ mod tensors;
 mod worker_loop;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::embed::EmbedderLimits;
@@ -35,7 +36,7 @@ pub(crate) use self::line::LineService;
 pub(crate) use self::tensors::TensorProcess;
 use crate::cache_plan::CacheParts;
 use crate::config::ModelConfig;
-use crate::error::Failure;
+use crate::error::{Failure, ServerError};
 use crate::logging::LineFormat;
 
 /// The argument with which this program is such a process.
@@ -43,15 +44,26 @@ pub(crate) const ROLE: &str = "worker";
 /// What a worker says in a step that has nothing else to say: that it goes on.
 const HEARTBEAT: Duration = Duration::from_millis(250);
 
-/// What the process is to compute.
+/// What is to be computed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// Core's fake engine in the place of llama.cpp.
+    pub(crate) is_fake: bool,
+    pub(crate) kind: ModelKind,
+    pub(crate) config: ModelConfig,
+    pub(crate) sizes: Sizes,
+    pub(crate) placement: Placement,
+    /// What the file must still be; `None`: whatever it is.
+    pub(crate) mark: Option<ModelMark>,
+}
+
+/// What to compute from now on, in the place of what a device does not compute. With the reason, for the log.
+pub(crate) type Standby = Arc<dyn Fn(&str) -> Result<Job, ServerError> + Send + Sync>;
+
+/// What the process is told first.
 #[derive(Debug, Serialize, Deserialize)]
 struct Setup {
-    /// Core's fake engine in the place of llama.cpp.
-    is_fake: bool,
-    kind: ModelKind,
-    config: ModelConfig,
-    sizes: Sizes,
-    placement: Placement,
+    job: Job,
     /// The digest of the weights is wanted.
     digest: bool,
     cache: CacheParts,

@@ -129,7 +129,7 @@ impl Hold {
             bounds: started.bounds.clone(),
             tensors: match &weights.loaded.source {
                 WeightsSource::Tensors(process) => Some(Arc::downgrade(process)),
-                WeightsSource::Llama(_) | WeightsSource::Predicts | WeightsSource::Fake(_) => None,
+                WeightsSource::Llama(_) | WeightsSource::Fake(_) => None,
             },
             _held: weights.loaded.held.clone(),
         }

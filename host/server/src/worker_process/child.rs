@@ -40,13 +40,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::worker_loop::{Out, WorkerLoop};
-use super::{Batch, Limits, Loaded, Order, Reply, Setup, Shapes, Told};
+use super::{Batch, Job, Limits, Loaded, Order, Reply, Setup, Shapes, Told};
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::cores::{self, Team};
 use crate::error::{Failure, ServerError};
 use crate::logging::{self, LogHandle};
 use crate::progress::{LoadBar, ProgressSink};
-use crate::{models, placing, weights};
+use crate::{engines, models};
 
 /// How often it is looked at what happened to policies that no worker has told.
 const LOOK: Duration = Duration::from_millis(50);
@@ -173,7 +173,7 @@ fn run_process() -> io::Result<()> {
     let log = logging::start_lines(&setup.log).map_err(io::Error::other)?;
     let hooks = Hooks::Replica(Arc::new(PolicyReplica::new(setup.code_dir.as_deref())));
     let process = Some(OwnProcess { log: log.clone(), has_landlock });
-    let done = serve(orders, setup, Surroundings { hooks, fakes: Arc::new(weights::fake_parts), process });
+    let done = serve(orders, setup, Surroundings { hooks, fakes: Arc::new(engines::fake_parts), process });
     log.flush();
     done
 }
@@ -196,7 +196,12 @@ fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::
     };
     if let Some(OwnProcess { has_landlock, .. }) = around.process {
         let seccomp = !setup.is_on_devices() && confine_calls();
-        tracing::info!(model = setup.config.id, seccomp, landlock = has_landlock, "a process computes for the model");
+        tracing::info!(
+            model = setup.job.config.id,
+            seccomp,
+            landlock = has_landlock,
+            "a process computes for the model"
+        );
     }
     let update = setup.policies.take();
     let (control, adapters, compiled, clerk) = (Mutex::new(told), Mutex::default(), Mutex::default(), Once::new());
@@ -285,14 +290,14 @@ fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::
 
 impl Setup {
     fn is_on_devices(&self) -> bool {
-        matches!(self.placement, Placement::Devices(_))
+        matches!(self.job.placement, Placement::Devices(_))
     }
 }
 
 /// What the process reads: its files, those beside them (parts, and what links lead to), the code of policies, the system.
 fn readable(setup: &Setup) -> Vec<PathBuf> {
     const SYSTEM: [&str; 7] = ["/proc", "/sys", "/dev", "/usr", "/lib", "/lib64", "/etc/ld.so.cache"];
-    let config = &setup.config;
+    let config = &setup.job.config;
     let files =
         [Some(config.file_name()), config.draft_model.clone(), config.lora.clone(), std::env::current_exe().ok()];
     let adapters = config.adapter.iter().map(|adapter| adapter.path.clone());
@@ -324,10 +329,10 @@ fn in_memory(mut file: File) -> io::Result<File> {
 
 /// What can be made workers of, and what is compiled for its vocabulary.
 fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), ServerError> {
-    let Setup { kind, config, sizes, .. } = setup;
-    if setup.is_fake {
-        let vocabulary = weights::fake_info(*kind).vocabulary;
-        return Ok((Source::Fake(weights::fake_limits(sizes)), Arc::new(GrammarStore::new(vocabulary))));
+    let Job { is_fake, kind, config, sizes, placement, .. } = &setup.job;
+    if *is_fake {
+        let vocabulary = engines::fake_info(*kind).vocabulary;
+        return Ok((Source::Fake(engines::fake_limits(sizes)), Arc::new(GrammarStore::new(vocabulary))));
     }
     if *kind == ModelKind::Predict {
         let (model, sha256) = models::load_tensors(config)?;
@@ -343,7 +348,7 @@ fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), 
         }
     });
     let bar = LoadBar::hidden(&sink);
-    let model = models::load(config, setup.digest, setup.placement.clone(), &bar)?;
+    let model = models::load(config, setup.digest, placement.clone(), &bar)?;
     let LoadProgress(tell) = bar.stage("loading");
     let _ = tell(1.0);
     let draft = config.draft_model.as_ref();
@@ -372,7 +377,7 @@ impl Process {
         let copy = copy.map_err(|error| internal(error.into()))?;
         let copied = copy.as_ref().map(|copy| format!("/proc/self/fd/{}", copy.as_raw_fd()));
         let loaded = model.load_adapter(copied.as_ref().map_or(path, Path::new)).map_err(|error| {
-            let mut failure = Failure::of(&models::from_engine(&self.setup.config, error));
+            let mut failure = Failure::of(&models::from_engine(&self.setup.job.config, error));
             if let Some(copied) = &copied {
                 // Whoever configured it knows it by its own path.
                 failure.why = failure.why.replace(copied.as_str(), &path.display().to_string());
@@ -454,11 +459,11 @@ impl Process {
 
     /// Makes a worker, and runs it to its end.
     fn run(&self, number: u64, id: WorkerId, way: (Vec<Vec<usize>>, UnixStream)) -> Result<(), ServerError> {
-        let Setup { kind, config, sizes, cache, .. } = &self.setup;
+        let Setup { job: Job { kind, config, sizes, .. }, cache, .. } = &self.setup;
         let threads = Threads::default();
         match (&self.source, kind) {
             (Source::Fake(_), ModelKind::Embed) => {
-                let embedder = FakeEmbedder::new(weights::fake_embedder_limits(sizes));
+                let embedder = FakeEmbedder::new(engines::fake_embedder_limits(sizes));
                 let limits = Limits::Embeds(embedder.limits());
                 self.compute(number, embedder, limits, way.1)
             }
@@ -472,20 +477,20 @@ impl Process {
                 self.generate((number, id), (engine, cache, None), &threads, way)
             }
             (Source::Llama { model, .. }, ModelKind::Embed) => {
-                let mut embedder = weights::embedder(config, model, sizes)?;
+                let mut embedder = engines::embedder(config, model, sizes)?;
                 if model.is_on_devices() {
-                    placing::exercise_embedder(&mut embedder).map_err(|why| placing::does_not_work(config, why))?;
+                    engines::exercise_embedder(&mut embedder).map_err(|why| engines::does_not_work(config, why))?;
                 }
                 let limits = Limits::Embeds(embedder.limits());
                 self.compute(number, embedder, limits, way.1)
             }
             (Source::Llama { model, draft }, _) => {
-                let options = weights::engine_options(config, sizes);
-                let mut engine = weights::engine(config, model, &options)?;
+                let options = engines::engine_options(config, sizes);
+                let mut engine = engines::engine(config, model, &options)?;
                 if model.is_on_devices() {
-                    placing::exercise(&mut engine).map_err(|why| placing::does_not_work(config, why))?;
+                    engines::exercise(&mut engine).map_err(|why| engines::does_not_work(config, why))?;
                 }
-                let speculation = weights::speculation(config, draft.as_ref(), &options)?;
+                let speculation = engines::speculation(config, draft.as_ref(), &options)?;
                 let owner = CacheOwner { id: &config.id, model, options: &options, worker: id };
                 let cache = CachePlan::of_parts(cache.clone()).on(threads.spawner()).open(&owner);
                 self.generate((number, id), (engine, cache, speculation), &threads, way)
@@ -537,7 +542,7 @@ impl Process {
             samplers: hooks.samplers(),
             filters: hooks.filters(),
             cache,
-            step_target: self.setup.config.step_target(),
+            step_target: self.setup.job.config.step_target(),
             grammars: self.grammars.clone(),
             masks: Some(MaskThread::new(threads.spawner(), Box::new(move || has_spare.load(Ordering::Relaxed)))),
             speculation,
@@ -553,7 +558,7 @@ impl Process {
         self.tell(&Told::Reply(number, Ok(opened))).map_err(internal)?;
         let incoming = Incoming::new(connection.try_clone().map_err(internal)?);
         let out = Out::new(connection, hooks);
-        let mut out = WorkerLoop { out, incoming, engine, threads: self.setup.sizes.threads, spare, team }.run();
+        let mut out = WorkerLoop { out, incoming, engine, threads: self.setup.job.sizes.threads, spare, team }.run();
         // The disk tier of its cache writes what is queued, for seconds perhaps; only then it has ended.
         threads.join();
         out.end();

@@ -27,18 +27,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 
 use super::child::{Hooks, Surroundings, run_here};
-use super::{Fakes, Limits, Loaded, Order, ROLE, Reply, Setup, Told};
+use super::{Fakes, Job, Limits, Loaded, Order, ROLE, Reply, Setup, Standby, Told};
 use crate::cache_plan::CachePlan;
 use crate::config::ModelConfig;
 use crate::cores;
+use crate::engines;
 use crate::environment;
 use crate::error::{Failure, ModelProblem, ServerError};
 use crate::logging::LogHandle;
 use crate::models;
 use crate::own_program::{has_roles, own_program};
-use crate::placing::Standby;
 use crate::progress::{LoadBar, ProgressSink};
-use crate::weights::{self, Weights, WeightsSource};
 
 /// How long an answer may take before the process is asked whether it still hears, and that one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,7 +51,7 @@ const LOAD: Duration = Duration::from_secs(900);
 
 /// What a process is started with, each time.
 pub(crate) struct ProcessSetup {
-    pub(crate) weights: Weights,
+    pub(crate) job: Job,
     /// A process of its own; otherwise threads of this one.
     pub(crate) is_isolated: bool,
     /// The digest of the weights is wanted.
@@ -70,14 +69,14 @@ pub(crate) struct ProcessSetup {
 
 impl ProcessSetup {
     /// Of a process that tells whether it works.
-    pub(crate) fn trial(weights: Weights) -> Self {
+    pub(crate) fn trial(job: Job) -> Self {
         Self {
-            weights,
+            job,
             is_isolated: has_roles(),
             digest: false,
             cache: CachePlan::none(),
             policies: None,
-            fakes: Arc::new(weights::fake_parts),
+            fakes: Arc::new(engines::fake_parts),
             log: LogHandle::silent(),
             standby: None,
             alive: bounded(0).0,
@@ -89,7 +88,7 @@ impl ProcessSetup {
 pub(crate) struct EngineProcess {
     setup: ProcessSetup,
     /// With other sizes once a device has failed.
-    weights: Mutex<Weights>,
+    job: Mutex<Job>,
     /// Who hears of the first load.
     sink: Mutex<ProgressSink>,
     running: Mutex<Option<Arc<Running>>>,
@@ -242,8 +241,8 @@ impl EngineProcess {
     /// `sink` hears how far the first load is.
     pub(crate) fn new(setup: ProcessSetup, sink: ProgressSink) -> Arc<Self> {
         let (running, first, adapters) = (Mutex::default(), OnceLock::new(), Mutex::default());
-        let weights = Mutex::new(setup.weights.clone());
-        Arc::new(Self { setup, weights, sink: Mutex::new(sink), running, first, adapters })
+        let job = Mutex::new(setup.job.clone());
+        Arc::new(Self { setup, job, sink: Mutex::new(sink), running, first, adapters })
     }
 
     /// The digest of the weights, which are loaded unless they are, if it was wanted.
@@ -260,7 +259,7 @@ impl EngineProcess {
     }
 
     fn config(&self) -> &ModelConfig {
-        self.setup.weights.config()
+        &self.setup.job.config
     }
 
     /// Opens a worker in the process, which is started unless it runs: our end of its socket, what it can hold, and what it is in.
@@ -326,14 +325,14 @@ impl EngineProcess {
     }
 
     fn is_on_devices(&self) -> bool {
-        lock(&self.weights).sizes.offloaded.layers > 0
+        lock(&self.job).sizes.offloaded.layers > 0
     }
 
     /// What is started from now on computes with the processor.
     fn leave_devices(&self, why: &str) -> Result<(), ServerError> {
-        let mut weights = lock(&self.weights);
-        if let (Some(standby), true) = (&self.setup.standby, weights.sizes.offloaded.layers > 0) {
-            *weights = standby.on_host(&weights, why)?;
+        let mut job = lock(&self.job);
+        if let (Some(standby), true) = (&self.setup.standby, job.sizes.offloaded.layers > 0) {
+            *job = standby(why)?;
         }
         Ok(())
     }
@@ -423,17 +422,14 @@ impl EngineProcess {
 
     fn start(&self) -> Result<Arc<Running>, ServerError> {
         let ProcessSetup { is_isolated, digest, cache, policies, fakes, log, .. } = &self.setup;
-        let weights = lock(&self.weights).clone();
+        let job = lock(&self.job).clone();
+        let (model, known) = (job.config.id.clone(), job.mark.clone());
         // Threads of this process call the policies that are here.
         let replicate = |error| ServerError::internal("tell a process of policies", error);
         let copied = policies.as_ref().filter(|_| *is_isolated);
         let mut feed = copied.map(|policies| policies.replicate()).transpose().map_err(replicate)?.flatten();
         let setup = Setup {
-            is_fake: matches!(weights.loaded.source, WeightsSource::Fake(_)),
-            kind: weights.loaded.kind(),
-            config: weights.config().clone(),
-            sizes: weights.sizes.clone(),
-            placement: weights.placement(),
+            job,
             digest: *digest,
             cache: cache.parts(),
             code_dir: feed.as_ref().and_then(|feed| feed.code_dir().map(Path::to_owned)),
@@ -446,11 +442,11 @@ impl EngineProcess {
         };
         let here = (!is_isolated).then(|| Surroundings { hooks, fakes: fakes.clone(), process: None });
         let keeper = Keeper {
-            model: weights.config().id.clone(),
+            model: model.clone(),
             policies: policies.clone(),
             log: log.clone(),
             process: feed.as_ref().map_or(0, Replication::number),
-            bar: LoadBar::new(&weights.config().id, &std::mem::take(&mut *lock(&self.sink))),
+            bar: LoadBar::new(&model, &std::mem::take(&mut *lock(&self.sink))),
         };
         let (started, result) = bounded(1);
         let alive = self.setup.alive.clone();
@@ -463,7 +459,7 @@ impl EngineProcess {
         let lost = |_| self.lost(&io::Error::from(io::ErrorKind::BrokenPipe));
         let (running, mark) = result.recv().map_err(lost)?.map_err(|failure| failure.error(self.config()))?;
         // A file may be replaced after it was read.
-        if mark != weights.mark() {
+        if known.is_some() && mark != known {
             return Err(models::replaced(self.config()));
         }
         Ok(running)
@@ -499,7 +495,7 @@ impl Keeper {
             Err(error) => {
                 drop(control);
                 let failure = match computes {
-                    Computes::Process(child) => Failure::of_process(&setup.config, "computes for", child, &error),
+                    Computes::Process(child) => Failure::of_process(&setup.job.config, "computes for", child, &error),
                     Computes::Thread(_) => failed(error),
                 };
                 return drop(started.send(Err(failure)));

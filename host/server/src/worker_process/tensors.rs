@@ -5,18 +5,19 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use camshaft_core::engine::ModelKind;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::tensor::Computing;
+use camshaft_engine::Placement;
 use camshaft_tensor::{BackendChoice, FileFormat, HAS_WGPU, TensorOutline, not_by_gpu};
 use crossbeam_channel::{Receiver, bounded};
 
 use super::host::{EngineProcess, ProcessSetup};
-use super::{Order, Reply, Shapes};
+use super::{Job, Order, Reply, Shapes};
 use crate::config::{BackendKey, ModelConfig};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::progress::ProgressSink;
-use crate::weights::{Loaded, Weights, WeightsSource};
 
 /// How long the process may take to say what inputs of some shapes take: a request waits for it.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -59,12 +60,16 @@ impl TensorProcess {
     }
 
     fn start(config: &ModelConfig, log: &LogHandle, sink: &ProgressSink) -> Result<Self, ServerError> {
-        let source = WeightsSource::Predicts;
-        let (reading, most_layers, lost_flash, offload, held) = (None, None, false, None, None);
-        let loaded = Loaded { config: config.clone(), source, reading, most_layers, lost_flash, offload, held };
+        let job = Job {
+            is_fake: false,
+            kind: ModelKind::Predict,
+            config: config.clone(),
+            sizes: Sizes::default(),
+            placement: Placement::Host,
+            mark: None,
+        };
         let (alive, ended) = bounded(0);
-        let weights = Weights { loaded, sizes: Sizes::default() };
-        let setup = ProcessSetup { log: log.clone(), alive, ..ProcessSetup::trial(weights) };
+        let setup = ProcessSetup { log: log.clone(), alive, ..ProcessSetup::trial(job) };
         let process = EngineProcess::new(setup, sink.clone());
         let (sha256, outline) = process.tensors()?;
         outline.facts.notes.iter().for_each(|note| tracing::warn!(model = config.id, "{note}"));
