@@ -1,11 +1,13 @@
 //! Grammars that take all time and memory to compile, beside a client that wants neither.
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
-use camshaft_tests::{Request, Setup, api_keys};
+use camshaft_tests::{Client, Request, Setup, api_keys, eventually};
 use serde_json::{Value, json};
 
 use crate::readers::{most, readers};
+use crate::table::Times;
 use crate::{CHAT, Row};
 
 const TENANTS: usize = 8;
@@ -29,7 +31,7 @@ fn rules(count: usize) -> String {
 }
 
 /// Each is a grammar in Lark, but for what is told apart by its field.
-fn hostile() -> Vec<Value> {
+pub(crate) fn hostile() -> Vec<Value> {
     let lark = |text: &str| json!({"structured_outputs": {"grammar": text}});
     let schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}});
     let names: serde_json::Map<String, Value> = (0..3000).map(|at| (format!("p{at}"), json!(true))).collect();
@@ -65,7 +67,7 @@ fn hostile() -> Vec<Value> {
     ]
 }
 
-fn request(body: &Value, at: usize) -> Value {
+pub(crate) fn request(body: &Value, at: usize) -> Value {
     // Each is another grammar than the last of its kind, which the server would remember.
     let text = body.to_string().replace("start: ", &format!("// {at}\nstart: ").replace('\n', "\\n"));
     let text = text.replace("\"regex\":\"", &format!("\"regex\":\"{at}?"));
@@ -79,51 +81,59 @@ fn request(body: &Value, at: usize) -> Value {
     body
 }
 
+/// Keys that `storm` sends with.
+pub(crate) fn tenants() -> Vec<String> {
+    (0..TENANTS).map(|at| format!("tenant{at}")).collect()
+}
+
+/// Has the tenants send hostile grammars, some of whom leave at once: the milliseconds until the others were answered.
+pub(crate) fn storm(client: &Client) -> Times {
+    let (hostile, tenants, next) = (hostile(), tenants(), AtomicUsize::new(0));
+    let send = || {
+        let mut times = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= ALL {
+                return times;
+            }
+            let client = client.with_key(&tenants[at % TENANTS]);
+            let request = Request::post(CHAT, &request(&hostile[at % hostile.len()], at));
+            if at % 5 == 0 {
+                drop(client.begin(&request));
+                continue;
+            }
+            let begun = Instant::now();
+            let answer = client.send(&request);
+            assert!([200, 400, 429].contains(&answer.status), "{at}: {}", answer.text());
+            times.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+    };
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(send)).collect();
+        Times::of(senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect())
+    })
+}
+
 #[test]
 fn two_hundred_hostile_grammars_cost_nobody_but_who_sends_them() {
     let row = Row::begin("200 hostile grammars from 8 tenants, 40 at once, of which some leave");
-    let names: Vec<String> = (0..TENANTS).map(|at| format!("tenant{at}")).collect();
-    let keys: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).chain([("polite", "")]).collect();
+    let tenants = tenants();
+    let keys: Vec<(&str, &str)> = tenants.iter().map(|name| (name.as_str(), "")).chain([("polite", "")]).collect();
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys)).start();
     let polite = server.client.with_key("polite");
     let story = json!({"model": "demo", "temperature": 0, "max_tokens": 64,
                        "messages": [{"role": "user", "content": "Tell me a story."}]});
     let text = |answer: Value| answer["choices"][0]["message"]["content"].clone();
     let alone = text(polite.ask(CHAT, &story));
-    let (hostile, next, statuses) = (hostile(), AtomicUsize::new(0), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= ALL {
-                        return;
-                    }
-                    let client = server.client.with_key(&names[at % TENANTS]);
-                    let request = Request::post(CHAT, &request(&hostile[at % hostile.len()], at));
-                    if at % 5 == 0 {
-                        drop(client.begin(&request));
-                        continue;
-                    }
-                    let answer = client.send(&request);
-                    assert!([200, 400, 429].contains(&answer.status), "{at}: {}", answer.text());
-                    statuses.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
+    let answers = std::thread::scope(|scope| {
+        let storm = scope.spawn(|| storm(&server.client));
         for _ in 0..5 {
             assert_eq!(text(polite.ask(CHAT, &story)), alone, "it is told as it was");
         }
+        storm.join().unwrap()
     });
     // Whatever was left behind has ended.
-    let left = || readers(&server).len();
-    for _ in 0..100 {
-        if left() <= most() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    assert!(left() <= most(), "{} processes", left());
+    eventually("forks are left", || Some(readers(&server).len()).filter(|left| *left <= most()).ok_or("too many"));
     assert_eq!(text(polite.ask(CHAT, &story)), alone);
-    row.end(&format!("{} answered, and the polite client's text is the same", statuses.into_inner()));
+    row.end(&format!("p50/p99/most ms to an answer {}, and the polite client's text is the same", answers.told()));
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "an attack that cannot be made fails by panicking")]
 
+mod beside;
 mod ends;
 mod frames;
 mod grammars;

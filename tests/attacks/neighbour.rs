@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use camshaft_tests::{Client, Request, Server, Setup, api_keys};
 use serde_json::{Value, json};
 
+use crate::table::Times;
 use crate::{CHAT, COMPLETIONS, Row};
 
 const POLITE: usize = 60;
@@ -24,7 +25,7 @@ fn serve() -> Server {
 /// The 99th percentile of the polite tenant's times, in milliseconds.
 fn polite_p99(client: &Client) -> f64 {
     let hello = json!({"model": "demo", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello!"}]});
-    let mut times: Vec<f64> = (0..POLITE)
+    let times: Vec<f64> = (0..POLITE)
         .map(|_| {
             let begun = Instant::now();
             client.ask(CHAT, &hello);
@@ -32,8 +33,7 @@ fn polite_p99(client: &Client) -> f64 {
             (begun.elapsed().as_secs_f64() - 0.05) * 1e3
         })
         .collect();
-    times.sort_by(f64::total_cmp);
-    times[(times.len() * 99).div_ceil(100) - 1]
+    Times::of(times).at(0.99)
 }
 
 /// Has clients send `bodies`, and leave half of them unanswered, until the polite tenant is done.

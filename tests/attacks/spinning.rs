@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use camshaft_tests::{Client, Server, Setup, api_keys};
 use serde_json::json;
 
+use crate::table::Times;
 use crate::{COMPLETIONS, Row};
 
 const CONNECTIONS: usize = 32;
@@ -12,25 +13,6 @@ const CONNECTIONS: usize = 32;
 const LASTS: Duration = Duration::from_secs(10);
 /// Between two requests of a connection, and between two probes: the test shares the server's cores.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// Milliseconds, sorted.
-struct Times(Vec<f64>);
-
-impl Times {
-    fn of(mut times: Vec<f64>) -> Self {
-        times.sort_by(f64::total_cmp);
-        Self(times)
-    }
-
-    fn at(&self, share: f64) -> f64 {
-        let index = ((self.0.len() as f64 * share).ceil() as usize).clamp(1, self.0.len()) - 1;
-        self.0[index]
-    }
-
-    fn told(&self) -> String {
-        format!("{:.1}/{:.1}/{:.1}", self.at(0.5), self.at(0.99), self.at(1.0))
-    }
-}
 
 struct Found {
     health: Times,

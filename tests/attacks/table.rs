@@ -25,3 +25,23 @@ impl Row {
         }
     }
 }
+
+/// Milliseconds, sorted.
+#[derive(Debug)]
+pub(crate) struct Times(Vec<f64>);
+
+impl Times {
+    pub(crate) fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self(times)
+    }
+
+    pub(crate) fn at(&self, share: f64) -> f64 {
+        let index = ((self.0.len() as f64 * share).ceil() as usize).clamp(1, self.0.len()) - 1;
+        self.0[index]
+    }
+
+    pub(crate) fn told(&self) -> String {
+        format!("{:.1}/{:.1}/{:.1}", self.at(0.5), self.at(0.99), self.at(1.0))
+    }
+}

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{CHAT, COMPLETIONS, Row};
 
 /// What each does that nothing bounds but the process it is rendered in, and the message that makes it do so.
-const RUNS_AWAY: [(&str, &str); 5] = [
+pub(crate) const RUNS_AWAY: [(&str, &str); 5] = [
     // Compares two lists of lists that share their halves: each level doubles the work.
     (
         "compare",
@@ -32,11 +32,11 @@ const RUNS_AWAY: [(&str, &str); 5] = [
     ),
 ];
 
-fn chat(model: &str, content: &str) -> Value {
+pub(crate) fn chat(model: &str, content: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1})
 }
 
-fn template() -> String {
+pub(crate) fn template() -> String {
     let runs = RUNS_AWAY.map(|(word, does)| format!("{{% if messages[0].content == '{word}' %}}{does}{{% endif %}}"));
     format!("{}{{% for message in messages %}}{{{{ message.content }}}}{{% endfor %}}", runs.concat())
 }

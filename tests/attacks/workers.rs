@@ -77,7 +77,7 @@ fn a_process_that_computes_may_be_killed_aborted_or_stopped() {
 }
 
 /// Ticks of CPU time that a process has taken.
-fn cpu(pid: i32) -> u64 {
+pub(crate) fn cpu(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum()

@@ -87,7 +87,7 @@ fn regression_a_compile_past_a_bound_ends_its_own_process() {
     let bomb = bomb(1_000_000);
     let late = compile(dir.path(), &bomb, 8 * GIB, 1);
     assert_eq!(late.0.signal(), Some(Signal::XCPU.as_raw()), "{late:?}");
-    let large = compile(dir.path(), &bomb, GIB / 4, 120);
+    let large = compile(dir.path(), &bomb, GIB / 2, 120);
     assert_eq!(large.0.signal(), Some(Signal::ABORT.as_raw()), "{large:?}");
 }
 
