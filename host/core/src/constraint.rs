@@ -70,7 +70,6 @@ fn failed(error: &MatcherError) -> WorkerError {
     match error {
         MatcherError::DeadEnd | MatcherError::NotAllowed(_) => exhausted(error.to_string()),
         MatcherError::TooComplex(_) => WorkerError::Refused(error.to_string()),
-        MatcherError::Memory => WorkerError::GrammarsBusy { detail: error.to_string() },
     }
 }
 

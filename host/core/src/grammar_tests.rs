@@ -284,52 +284,6 @@ fn what_was_refused_is_not_compiled_again_and_what_others_found_out_is_known() {
 }
 
 #[test]
-fn past_the_memory_of_all_lexers_kept_grammars_go_and_then_no_new_one_is_compiled() {
-    let vocabulary = store().vocabulary().clone();
-    let grammar = |n: usize| Grammar::new(GrammarSpec::Regex { pattern: format!("[a-z]{{3}}{n}") });
-    let measure = GrammarStore::new(vocabulary.clone());
-    measure.compile(&grammar(1)).unwrap();
-    let one = measure.kept().1;
-    let store = GrammarStore::bounded(vocabulary, 3 * one);
-    let mut held = Vec::new();
-    let refused = loop {
-        match store.compile(&grammar(held.len() + 1)) {
-            Ok(in_use) => held.push(in_use),
-            Err(error) => break error,
-        }
-        assert!(held.len() < 10, "never full");
-    };
-    assert_eq!(refused.fault, GrammarFault::Busy);
-    assert!(held.len() > 1, "{}", held.len());
-    let next = grammar(held.len() + 1);
-    assert!(!store.has(&next), "nothing is known of it");
-    assert!(store.has(&grammar(1)) && store.compile(&grammar(1)).is_ok(), "what is in use is there");
-    held.clear();
-    assert!(store.compile(&next).is_ok(), "what nobody uses goes");
-    assert!(!store.has(&grammar(2)));
-}
-
-#[test]
-fn a_generation_whose_lexer_takes_too_much_where_memory_is_short_ends_as_that() {
-    let vocabulary = store().vocabulary().clone();
-    let grammar = Grammar::new(GrammarSpec::Regex { pattern: "[a-z]{4000}".to_owned() });
-    let measure = GrammarStore::new(vocabulary.clone());
-    measure.compile(&grammar).unwrap();
-    let store = GrammarStore::bounded(vocabulary, measure.kept().1 + 1000);
-    let mut matcher = store.matcher(&grammar).unwrap();
-    let ended = loop {
-        match matcher.mask() {
-            Ok(mask) => assert!(mask.allows(Token(97)) && matcher.accept(Token(97)).is_ok()),
-            Err(error) => break error,
-        }
-        assert!(matcher.position() < 4000, "never full");
-    };
-    assert_eq!(ended, MatcherError::Memory);
-    drop(matcher);
-    assert!(store.matcher(&grammar).unwrap().mask().is_ok(), "another one begins with a new lexer");
-}
-
-#[test]
 fn only_the_schemas_of_grammars_can_be_read() {
     let schema =
         |schema: Value| GrammarStore::read(&Grammar::new(GrammarSpec::JsonSchema { schema: schema.to_string() }));

@@ -118,27 +118,15 @@ pub const GRAMMAR_REPETITIONS: u64 = 100_000;
 pub const GRAMMAR_NESTING: usize = 48;
 /// Maximum spaces and tabs behind a line break between two parts of generated JSON.
 pub const JSON_INDENT: usize = 20;
-/// Work of compiling a grammar's lexemes (about 50,000 a millisecond), and symbols that it may be made of.
-pub const GRAMMAR_COMPILE_FUEL: u64 = 1_000_000;
-pub const GRAMMAR_SYMBOLS: usize = 200_000;
 /// Time that the masks of one generation may take together, in microseconds: this much, and so much for each token. Masks of usual
 /// grammars take a hundredth of it. What an ambiguous grammar makes its parser do is counted by no other bound.
 pub const MASKS_MICROS: u64 = 500_000;
 pub const MASK_MICROS: u64 = 10_000;
-/// Work of one mask: of its lexemes (about 14,000 a millisecond), and parser items (about 20,000 a millisecond).
-pub const MASK_FUEL: u64 = 200_000;
-pub const MASK_ITEMS: usize = 50_000;
-/// Parser items of one position: how ambiguous a grammar may be.
-pub const GRAMMAR_ITEMS: usize = 2000;
-/// States of a grammar's lexer, of 1 to 2 KiB each.
+/// States of a grammar's lexer, of 1 to 2 KiB each. Its other bounds are the defaults of `llguidance`.
 pub const GRAMMAR_LEXER_STATES: usize = 20_000;
 /// Compiled grammars that a model keeps, and their bytes.
 pub const GRAMMARS: usize = 64;
 pub const GRAMMARS_BYTES: usize = 256 << 20;
-/// Bytes of the lexers of all grammars of a model, those of running generations too. Past it no new grammar is compiled, and a lexer is
-/// dropped that takes more than one `LEXER_SHARE`th of it: its generations go on with a new one, or end.
-pub const LEXERS_BYTES: usize = 512 << 20;
-pub const LEXER_SHARE: usize = 32;
 /// Refusals and proofs of grammars that a model remembers, so that a grammar is not compiled again and again.
 pub const GRAMMAR_VERDICTS: usize = 1024;
 /// Maximum tokens that a grammar's certain text adds to one step of a sequence.

@@ -313,7 +313,7 @@ pub enum WorkerError {
     /// As many filter policies run as may run at once: nothing was tried.
     #[error("too many filter policies run at this moment")]
     FiltersBusy,
-    /// There is no memory, or no thread, for the request's grammar now.
+    /// There is no thread for the request's grammar now.
     #[error("{detail}")]
     GrammarsBusy { detail: String },
     /// The model, samplers and filters leave no token that the request's grammar allows.

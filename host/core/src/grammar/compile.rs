@@ -7,8 +7,7 @@ use serde_json::map::Entry;
 use serde_json::{Value, json};
 
 use super::error::{GrammarError, compiler_reason, pattern_reason};
-use super::guarded::{Guarded, ParserFault};
-use super::lexers::{LexerSize, Lexers};
+use super::matcher::{Matcher, MatcherError};
 use super::quoted::quoted;
 use super::schema::Checked;
 use super::spec::GrammarSpec;
@@ -20,41 +19,21 @@ use crate::vocabulary::Vocabulary;
 pub(super) struct Compiled {
     /// Never used, so that it has learned nothing and failed at nothing.
     pristine: TokenParser,
-    pristine_size: Arc<LexerSize>,
-    /// The lexer that generations share; another one once it has learned much, or failed.
-    shared: Mutex<Shared>,
-    lexers: Arc<Lexers>,
+    /// Its clones share a lexer; another one once a generation failed with it.
+    shared: Mutex<TokenParser>,
     pub(super) vocabulary: Arc<Vocabulary>,
-    /// Of the grammar's text.
-    source_bytes: usize,
-}
-
-struct Shared {
-    parser: TokenParser,
-    size: Arc<LexerSize>,
-}
-
-impl Shared {
-    fn new(pristine: &TokenParser, lexers: &Arc<Lexers>) -> Self {
-        let parser = pristine.deep_clone();
-        let size = LexerSize::new(lexers, lexer_size(&parser));
-        Self { parser, size }
-    }
-
-    fn parser(&self) -> Guarded {
-        Guarded::new(self.parser.clone(), self.size.clone())
-    }
+    /// Memory that it took when it was compiled, about.
+    pub(super) bytes: usize,
 }
 
 impl Compiled {
     /// # Errors
-    /// The grammar is not supported, over a bound, or nothing matches it; or all grammars take too much memory.
+    /// The grammar is not supported, over a bound, or nothing matches it.
     pub(super) fn new(
         factory: &ParserFactory,
-        lexers: &Arc<Lexers>,
         vocabulary: &Arc<Vocabulary>,
         spec: &GrammarSpec,
-    ) -> Result<Self, GrammarError> {
+    ) -> Result<Arc<Self>, GrammarError> {
         let mut pristine = match spec {
             GrammarSpec::JsonSchema { schema } => schema_parser(factory, &schema::check(schema)?)?,
             GrammarSpec::Regex { .. } => {
@@ -64,58 +43,31 @@ impl Compiled {
             spec => parser(factory, top_level(spec)?)?,
         };
         pristine.start_without_prompt();
-        let shared = Mutex::new(Shared::new(&pristine, lexers));
-        let pristine_size = LexerSize::new(lexers, lexer_size(&pristine));
-        let (lexers, vocabulary, source_bytes) = (lexers.clone(), vocabulary.clone(), spec.text_bytes());
-        let compiled = Self { pristine, pristine_size, shared, lexers, vocabulary, source_bytes };
-        let mut first = compiled.parser();
-        let begins = first.is_accepting().and_then(|accepts| if accepts { Ok(()) } else { first.mask().map(drop) });
-        match begins {
-            Ok(()) => Ok(compiled),
-            Err(ParserFault::NoToken) => {
-                Err(GrammarError::invalid("no text that this model can write matches the grammar"))
-            }
-            Err(ParserFault::Memory) => Err(GrammarError::no_memory()),
-            Err(ParserFault::Failed(why)) => Err(GrammarError::too_large(compiler_reason(&why))),
+        let bytes = 2 * spec.text_bytes() + pristine.parser.lexer_stats().num_bytes;
+        let shared = Mutex::new(pristine.deep_clone());
+        let compiled = Arc::new(Self { pristine, shared, vocabulary: vocabulary.clone(), bytes });
+        match Matcher::new(compiled.clone()).mask() {
+            Ok(_) => Ok(compiled),
+            Err(MatcherError::TooComplex(why)) => Err(GrammarError::too_large(why)),
+            Err(_) => Err(GrammarError::invalid("no text that this model can write matches the grammar")),
         }
     }
 
     /// A parser at the beginning, which learns with the others.
-    pub(super) fn parser(&self) -> Guarded {
+    pub(super) fn parser(&self) -> TokenParser {
+        self.shared().clone()
+    }
+
+    /// A parser at the beginning, whose lexer has learned nothing. Those that come later share it.
+    pub(super) fn renewed_parser(&self) -> TokenParser {
         let mut shared = self.shared();
-        if shared.size.states() > limits::GRAMMAR_LEXER_STATES / 2 {
-            *shared = Shared::new(&self.pristine, &self.lexers);
-        }
-        shared.parser()
+        *shared = self.pristine.deep_clone();
+        shared.clone()
     }
 
-    /// A parser at the beginning, which has a lexer to itself.
-    pub(super) fn own_parser(&self) -> Guarded {
-        Shared::new(&self.pristine, &self.lexers).parser()
-    }
-
-    /// A lexer is not to be used any more. If generations share it, they share a new one from now on.
-    pub(super) fn retire(&self, lexer: &Arc<LexerSize>) {
-        let mut shared = self.shared();
-        if Arc::ptr_eq(&shared.size, lexer) {
-            *shared = Shared::new(&self.pristine, &self.lexers);
-        }
-    }
-
-    /// Memory that it takes, about.
-    pub(super) fn bytes(&self) -> usize {
-        2 * self.source_bytes + self.pristine_size.bytes() + self.shared().size.bytes()
-    }
-
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, TokenParser> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// States of the lexer of a parser that nobody has used yet, and their bytes.
-fn lexer_size(parser: &TokenParser) -> (usize, usize) {
-    let stats = parser.parser.lexer_stats();
-    (stats.num_states, stats.num_bytes)
 }
 
 /// What the compiler is to know of a JSON schema: between its parts a space may stand, a line break with an indent, or nothing. More

@@ -49,10 +49,6 @@ impl GrammarError {
         Self::new(GrammarFault::TooLarge, reason)
     }
 
-    pub(super) fn no_memory() -> Self {
-        Self::new(GrammarFault::Busy, "the grammars of all requests take too much memory")
-    }
-
     /// It cannot be compiled now.
     pub fn busy(reason: impl Into<String>) -> Self {
         Self::new(GrammarFault::Busy, reason)

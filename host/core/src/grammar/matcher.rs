@@ -1,13 +1,15 @@
 //! Where one generation is in its grammar, and which tokens may come next.
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use llguidance::api::StopReason;
+use llguidance::{TokenParser, panic_utils};
 use toktrie::SimpleVob;
 
 use super::compile::Compiled;
 use super::error::compiler_reason;
-use super::guarded::{Guarded, ParserFault};
 use crate::ids::Token;
 use crate::limits;
 
@@ -20,9 +22,6 @@ pub enum MatcherError {
     /// A mask would take too much work.
     #[error("the grammar is too complex: {0}")]
     TooComplex(String),
-    /// The grammars of all generations take too much memory, and this one more than its share.
-    #[error("the grammars of all requests take too much memory")]
-    Memory,
     /// A token was taken that the mask does not have.
     #[error("the grammar does not allow token {0}")]
     NotAllowed(Token),
@@ -70,7 +69,9 @@ struct Prepared {
 /// Where one generation is in its grammar.
 pub struct Matcher {
     compiled: Arc<Compiled>,
-    inner: Guarded,
+    parser: TokenParser,
+    /// Why the parser failed. It does nothing more after that.
+    fault: Option<MatcherError>,
     /// What it has taken.
     tokens: Vec<u32>,
     /// Microseconds that its masks took.
@@ -86,8 +87,8 @@ impl fmt::Debug for Matcher {
 
 impl Matcher {
     pub(super) fn new(compiled: Arc<Compiled>) -> Self {
-        let inner = compiled.parser();
-        Self { compiled, inner, tokens: Vec::new(), spent: 0, prepared: VecDeque::new() }
+        let parser = compiled.parser();
+        Self { compiled, parser, fault: None, tokens: Vec::new(), spent: 0, prepared: VecDeque::new() }
     }
 
     /// Another one at the beginning.
@@ -142,7 +143,7 @@ impl Matcher {
             self.prepared.clear();
         }
         self.take(token)?;
-        Ok(self.inner.is_complete())
+        Ok(self.is_complete())
     }
 
     /// Goes back to where it had taken `position` tokens.
@@ -153,7 +154,7 @@ impl Matcher {
             return;
         }
         self.tokens.truncate(position);
-        if self.inner.take_back(back).is_err() {
+        if self.guard(|parser| parser.rollback(back)).is_err() {
             self.rebuild();
         }
     }
@@ -162,17 +163,18 @@ impl Matcher {
     pub fn allowed(&mut self, tokens: &[Token]) -> usize {
         let size = self.compiled.vocabulary.size();
         let ids: Vec<u32> = tokens.iter().map(|token| token.0).take_while(|id| (*id as usize) < size).collect();
-        if self.inner.is_complete() { 0 } else { self.inner.allowed(&ids).unwrap_or(0) }
+        if self.is_complete() { 0 } else { self.guard(|parser| parser.validate_tokens_raw(&ids)).unwrap_or(0) }
     }
 
     /// Tokens that spell what must come next, at most `max`: fewer where the text after them could be part of a longer token. The
     /// model may spell it with others.
     pub fn forced(&mut self, max: usize) -> Vec<Token> {
-        if self.inner.is_complete() || max == 0 {
+        if self.is_complete() || max == 0 {
             return Vec::new();
         }
-        let Ok(mut bytes) = self.inner.forced() else { return Vec::new() };
-        let trie = self.inner.tokens().tok_trie();
+        let forced = self.guard(|parser| Ok::<_, MatcherError>(parser.force_bytes()));
+        let Ok(mut bytes) = forced else { return Vec::new() };
+        let trie = self.parser.token_env.tok_trie();
         // All that is certain may be long, and is asked for again after each step.
         let enough = max.saturating_mul(FORCED_BYTES);
         let more = bytes.len() > enough;
@@ -187,15 +189,20 @@ impl Matcher {
 
     fn take(&mut self, token: Token) -> Result<(), MatcherError> {
         let known = (token.0 as usize) < self.compiled.vocabulary.size();
-        if !known || self.inner.is_complete() || self.allowed(&[token]) == 0 {
+        if !known || self.is_complete() || self.allowed(&[token]) == 0 {
             return Err(MatcherError::NotAllowed(token));
         }
-        if self.inner.take(token.0).is_err() {
+        if self.consume(token.0).is_err() {
             self.rebuild();
-            self.inner.take(token.0).map_err(too_complex)?;
+            self.consume(token.0)?;
         }
         self.tokens.push(token.0);
         Ok(())
+    }
+
+    fn consume(&mut self, token: u32) -> Result<(), MatcherError> {
+        self.guard(|parser| parser.consume_token(token))?;
+        self.guard(|parser| parser.check_stop()).map(drop)
     }
 
     fn compute(&mut self) -> Result<Mask, MatcherError> {
@@ -203,31 +210,25 @@ impl Matcher {
             let why = format!("its masks take over {} ms a token", limits::MASK_MICROS / 1000);
             return Err(MatcherError::TooComplex(why));
         }
-        let computed = self.compute_any();
-        self.spent += self.inner.mask_micros();
-        computed
-    }
-
-    fn compute_any(&mut self) -> Result<Mask, MatcherError> {
-        match self.try_compute() {
+        let mut computed = self.try_compute();
+        if let Err(MatcherError::TooComplex(_)) = computed {
             // The lexer that it shares may have learned too much from others.
-            Err(MatcherError::TooComplex(_) | MatcherError::Memory) => {
-                self.rebuild();
-                self.try_compute()
-            }
-            computed => computed,
+            self.rebuild();
+            computed = self.try_compute();
         }
+        self.spent += self.parser.last_step_stats().compute_time_us;
+        computed
     }
 
     fn try_compute(&mut self) -> Result<Mask, MatcherError> {
         let size = self.compiled.vocabulary.size();
-        let complete = self.inner.is_complete();
-        let accepts = complete || self.inner.is_accepting().map_err(too_complex)?;
-        let mut bits = match if complete { Err(ParserFault::NoToken) } else { self.inner.mask() } {
-            Ok(bits) => bits,
+        let complete = self.is_complete();
+        let accepts = complete || self.guard(|parser| Ok::<_, MatcherError>(parser.is_accepting()))?;
+        let computed = if complete { Err(MatcherError::DeadEnd) } else { self.guard(TokenParser::compute_mask) };
+        let mut bits = match computed {
             // Complete, or a model without end tokens.
-            Err(ParserFault::NoToken) if accepts => SimpleVob::alloc(size),
-            Err(fault) => return Err(too_complex(fault)),
+            Err(MatcherError::DeadEnd) if accepts => SimpleVob::alloc(size),
+            computed => computed?,
         };
         let ends = self.compiled.vocabulary.end_tokens().iter().filter(|end| (end.0 as usize) < size);
         ends.clone().for_each(|end| bits.disallow_token(end.0));
@@ -240,20 +241,41 @@ impl Matcher {
         Ok(Mask { bits, words: size.div_ceil(32), accepts, open })
     }
 
-    /// Begins anew and takes all tokens again: with a lexer to itself, or, where memory is short, with one that all share.
-    fn rebuild(&mut self) {
-        self.compiled.retire(self.inner.lexer());
-        self.inner = if self.inner.is_out_of_memory() { self.compiled.parser() } else { self.compiled.own_parser() };
-        // What it took once, it takes again; if not, it says so when it is asked next.
-        let _ = self.tokens.iter().try_for_each(|token| self.inner.take(*token));
+    /// Whether the text is complete and nothing can follow.
+    fn is_complete(&self) -> bool {
+        self.fault.is_none() && self.parser.stop_reason() != StopReason::NotStopped
     }
-}
 
-fn too_complex(fault: ParserFault) -> MatcherError {
-    match fault {
-        ParserFault::NoToken => MatcherError::DeadEnd,
-        ParserFault::Memory => MatcherError::Memory,
-        ParserFault::Failed(why) => MatcherError::TooComplex(compiler_reason(&why)),
+    /// Begins anew, with a lexer that has learned nothing, and takes all tokens again.
+    fn rebuild(&mut self) {
+        self.parser = self.compiled.renewed_parser();
+        self.fault = None;
+        let tokens = std::mem::take(&mut self.tokens);
+        // What it took once, it takes again; if not, it says so when it is asked next.
+        let _ = tokens.iter().try_for_each(|token| self.consume(*token));
+        self.tokens = tokens;
+    }
+
+    /// Has the parser do something. Its panics are errors.
+    fn guard<T, E: fmt::Display>(
+        &mut self,
+        act: impl FnOnce(&mut TokenParser) -> Result<T, E>,
+    ) -> Result<T, MatcherError> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let parser = &mut self.parser;
+        let why = match panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(act(parser)))) {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => panic.to_string(),
+        };
+        let fault = match self.parser.stop_reason() {
+            StopReason::NoExtensionBias => MatcherError::DeadEnd,
+            _ => MatcherError::TooComplex(compiler_reason(&why)),
+        };
+        self.fault = Some(fault.clone());
+        Err(fault)
     }
 }
 

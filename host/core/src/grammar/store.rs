@@ -8,7 +8,6 @@ use llguidance::ParserFactory;
 
 use super::compile::Compiled;
 use super::error::{GrammarError, GrammarFault};
-use super::lexers::Lexers;
 use super::matcher::Matcher;
 use super::spec::{Grammar, GrammarSpec};
 use super::{schema, trie};
@@ -25,7 +24,6 @@ pub struct GrammarStore {
     vocabulary: Arc<Vocabulary>,
     /// Made when the first grammar comes: most models see none.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
-    lexers: Arc<Lexers>,
     known: Mutex<Known>,
     /// `None`: they are compiled here.
     elsewhere: Option<Box<Elsewhere>>,
@@ -71,18 +69,7 @@ impl fmt::Debug for GrammarStore {
 
 impl GrammarStore {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self::bounded(vocabulary, limits::LEXERS_BYTES)
-    }
-
-    /// `most`: bytes of all lexers.
-    pub(super) fn bounded(vocabulary: Arc<Vocabulary>, most: usize) -> Self {
-        Self {
-            vocabulary,
-            factory: OnceLock::new(),
-            lexers: Lexers::new(most),
-            known: Mutex::default(),
-            elsewhere: None,
-        }
+        Self { vocabulary, factory: OnceLock::new(), known: Mutex::default(), elsewhere: None }
     }
 
     /// What is compiled by somebody else, who has the workers.
@@ -173,12 +160,10 @@ impl GrammarStore {
 
     /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
     fn make(&self, grammar: &Grammar) -> Result<Kept, GrammarError> {
-        let mut made = self.try_make(grammar);
-        if made.as_ref().is_err_and(|error| error.fault == GrammarFault::Busy) {
-            // What is kept and not in use makes room.
-            self.known().kept.clear();
-            made = self.try_make(grammar);
-        }
+        let made = match &self.elsewhere {
+            Some(compile) => compile(grammar).map(|there| Kept::Elsewhere { _there: there }),
+            None => self.compile_here(grammar).map(Kept::Here),
+        };
         match &made {
             Err(error) if error.fault == GrammarFault::Busy => {}
             made => self.known().judge(grammar.digest(), made.as_ref().map(drop).map_err(Clone::clone)),
@@ -186,18 +171,11 @@ impl GrammarStore {
         made
     }
 
-    fn try_make(&self, grammar: &Grammar) -> Result<Kept, GrammarError> {
-        if let Some(compile) = &self.elsewhere {
-            return Ok(Kept::Elsewhere { _there: compile(grammar)? });
-        }
+    fn compile_here(&self, grammar: &Grammar) -> Result<Arc<Compiled>, GrammarError> {
         let factory = self.factory()?;
-        if self.lexers.are_full() {
-            return Err(GrammarError::no_memory());
-        }
-        let compile = || Compiled::new(factory, &self.lexers, &self.vocabulary, grammar.spec());
-        on_stack(COMPILER_STACK, compile)
-            .unwrap_or_else(|| Err(no_thread()))
-            .map(|compiled| Kept::Here(Arc::new(compiled)))
+        let compile = || Compiled::new(factory, &self.vocabulary, grammar.spec());
+        let no_thread = || Err(GrammarError::busy("no thread can be started to compile the grammar"));
+        on_stack(COMPILER_STACK, compile).unwrap_or_else(no_thread)
     }
 
     fn find(&self, digest: GrammarDigest) -> Option<Arc<Kept>> {
@@ -217,7 +195,7 @@ impl Kept {
     /// About the bytes that it takes here.
     fn bytes(&self) -> usize {
         match self {
-            Self::Here(compiled) => compiled.bytes(),
+            Self::Here(compiled) => compiled.bytes,
             Self::Elsewhere { .. } => 0,
         }
     }
@@ -261,8 +239,4 @@ impl Known {
             self.verdicts.pop_front();
         }
     }
-}
-
-fn no_thread() -> GrammarError {
-    GrammarError::busy("no thread can be started to compile the grammar")
 }

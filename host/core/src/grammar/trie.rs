@@ -57,14 +57,9 @@ pub(super) fn factory(vocabulary: &Vocabulary) -> Result<llguidance::ParserFacto
     let mut factory = factory.map_err(|error| refused(error.to_string()))?;
     factory.quiet();
     *factory.limits_mut() = llguidance::api::ParserLimits {
-        max_items_in_row: limits::GRAMMAR_ITEMS,
-        initial_lexer_fuel: limits::GRAMMAR_COMPILE_FUEL,
-        step_lexer_fuel: limits::MASK_FUEL,
-        step_max_items: limits::MASK_ITEMS,
         max_lexer_states: limits::GRAMMAR_LEXER_STATES,
-        max_grammar_size: limits::GRAMMAR_SYMBOLS,
-        precompute_large_lexemes: true,
         verbose_errors: false,
+        ..llguidance::api::ParserLimits::default()
     };
     Ok(factory)
 }
