@@ -108,14 +108,10 @@ pub const CALLS: usize = 128;
 pub const GRAMMAR_BYTES: usize = 256 << 10;
 /// Maximum schemas within each other in a JSON schema, counted along its references until the first that is met again.
 pub const SCHEMA_DEPTH: usize = 48;
-/// Maximum schemas in a JSON schema, and values in its lists of values, all together.
+/// Maximum schemas in a JSON schema, all together. What an alternative of a `oneOf` refers to counts for each.
 pub const SCHEMA_NODES: usize = 10_000;
-/// Sizes of a bound of numbers in a JSON schema, but for 0.
-pub const SCHEMA_NUMBER: Range = Range { min: 1e-30, max: 1e18 };
-/// The largest count that a schema or a grammar in GBNF may ask for: of repetitions, items, properties or characters.
-pub const GRAMMAR_REPETITIONS: u64 = 100_000;
-/// Maximum groups within each other in a grammar.
-pub const GRAMMAR_NESTING: usize = 48;
+/// The largest size of a bound of numbers in a JSON schema.
+pub const SCHEMA_BOUND: i64 = 1_000_000_000_000_000_000;
 /// Maximum spaces and tabs behind a line break between two parts of generated JSON.
 pub const JSON_INDENT: usize = 20;
 /// Time that the masks of one generation may take together, in microseconds: this much, and so much for each token. Masks of usual

@@ -7,7 +7,6 @@ use camshaft_core::family::parser::Parser;
 use camshaft_core::family::tools::{Tool, Tools};
 use camshaft_core::grammar::{Grammar, GrammarError, GrammarFault, GrammarSpec, GrammarStore, InUse};
 use camshaft_core::ids::Token;
-use camshaft_core::limits;
 use camshaft_core::message::ShownToken;
 use camshaft_core::thinking::ThinkingBudget;
 use camshaft_reader::{Bound, ReadError};
@@ -223,9 +222,8 @@ async fn examine(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(
 
 /// Has a grammar compiled where that may take all time and memory, unless somebody has lately. The tenant has its turn.
 async fn try_out(context: ReadContext<'_>, grammar: &Grammar) -> Result<Result<(), GrammarError>, FlowError> {
-    let (bytes, max) = (grammar.spec().text_bytes(), limits::GRAMMAR_BYTES);
-    if bytes > max {
-        return Ok(Err(GrammarError::too_large(format!("a grammar of {bytes} bytes, at most {max}"))));
+    if let Err(error) = grammar.spec().check_size() {
+        return Ok(Err(error));
     }
     let store = &context.served().generator()?.grammars;
     if let Some(verdict) = store.verdict(grammar) {

@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::family::json::quoted;
+pub(crate) use crate::grammar::lark_string as string;
 use crate::limits;
 
 /// Finds the control token that a vocabulary has for a text.
@@ -113,11 +113,6 @@ impl<'a> Lark<'a> {
             self.special.iter().filter_map(|special| Some((text.find(special)?, *special, (self.token)(special)?)));
         found.min_by_key(|(at, ..)| *at)
     }
-}
-
-/// A string. JSON's escapes are Lark's, which wants one character more escaped.
-pub(crate) fn string(text: &str) -> String {
-    quoted(text).replace('\u{7f}', "\\u007f")
 }
 
 /// Text as a regular expression that matches it.

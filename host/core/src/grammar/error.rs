@@ -3,12 +3,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::shown::on_one_line;
+use crate::shown::{cut, on_one_line};
 
-/// Maximum characters of a client's value in an error.
-const SHOWN_CHARS: usize = 128;
 /// Maximum characters of what the grammar compiler says.
 const REASON_CHARS: usize = 400;
+
+/// What the grammar compiler says of what it cannot do, by its beginning, and what a client is told.
+const IN_WORDS: &[(&str, &str)] = &[
+    ("panic:", "the grammar compiler cannot compute it"),
+    (
+        "oneOf constraints are not supported",
+        "oneOf is not supported where a value may match two of its schemas, as far as the compiler can tell: use anyOf",
+    ),
+];
 
 /// What is wrong with a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,42 +91,37 @@ impl std::error::Error for GrammarError {}
 
 /// A client's value as an error shows it: on one line, and cut.
 pub(super) fn shown(value: &str) -> String {
-    cut(value, SHOWN_CHARS)
+    on_one_line(&cut(value))
 }
 
-/// What the compiler said of a pattern, which it read within a grammar that the client did not write: without the place in that one.
-pub(super) fn pattern_reason(reason: &str) -> String {
-    let place = |said: &str| said.starts_with("at ") && said.ends_with(')');
-    match reason.split_once(": ") {
-        Some((said, rest)) if place(said) => rest.replacen(" (in regex)", "", 1),
-        _ => reason.to_owned(),
-    }
+/// Line and column of a byte, from 1 on; the column in characters.
+pub(super) fn line_and_column(text: &str, at: usize) -> String {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    format!("line {line}, column {column}")
 }
 
-/// What the grammar compiler said, without the grammar that it may add.
-pub(super) fn compiler_reason(error: &str) -> String {
+/// What the grammar compiler said, without the grammar that it may add. `has_places`: it names places of what the client wrote.
+pub(super) fn compiler_reason(error: &str, has_places: bool) -> String {
     let mut lines = error.lines().map(str::trim);
-    let said = lines.next().unwrap_or_default();
-    if said.starts_with("panic:") {
-        return "the grammar compiler cannot compute it".to_owned();
-    }
-    if said.starts_with("oneOf constraints are not supported") {
-        return "oneOf is not supported where a value may match two of its schemas, as far as the compiler can tell: use anyOf"
-            .to_owned();
-    }
-    if said.starts_with("Unable to determine if regex is empty") {
-        return "to find out whether a text matches its patterns, formats and lengths together takes too much work"
-            .to_owned();
+    let (place, said) = split_place(lines.next().unwrap_or_default());
+    let place = place.filter(|_| has_places).unwrap_or_default();
+    if let Some((_, in_words)) = IN_WORDS.iter().find(|(begins, _)| said.starts_with(begins)) {
+        return (*in_words).to_owned();
     }
     // What is wrong with a pattern stands below the pattern.
     let detail = lines.find_map(|line| line.strip_prefix("error: ")).unwrap_or_default();
-    cut(format!("{said} {detail}").trim(), REASON_CHARS)
+    let reason: String = format!("{place}{said} {detail}").trim().chars().take(REASON_CHARS).collect();
+    on_one_line(&reason)
 }
 
-fn cut(text: &str, max: usize) -> String {
-    let mut shown: String = text.chars().take(max).collect();
-    if shown.len() < text.len() {
-        shown.push_str("...");
-    }
-    on_one_line(&shown)
+/// The place in `at 3(5): why` or `3(5): why`, in words, and what follows it.
+fn split_place(said: &str) -> (Option<String>, &str) {
+    let split = said.split_once(": ").and_then(|(place, why)| {
+        let (line, column) = place.trim_start_matches("at ").strip_suffix(')')?.split_once('(')?;
+        let (line, column): (u32, u32) = (line.parse().ok()?, column.parse().ok()?);
+        Some((Some(format!("line {line}, column {column}: ")), why))
+    });
+    split.unwrap_or((None, said))
 }

@@ -1,8 +1,10 @@
-//! Where one generation is in its grammar, and which tokens may come next.
+//! Where one generation is in its grammar, and which tokens may come next. A worker may have masks computed while its engine decodes: it
+//! gives its matchers to a thread before, and has them back after.
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
@@ -12,6 +14,7 @@ use super::compile::Compiled;
 use super::error::compiler_reason;
 use crate::ids::Token;
 use crate::limits;
+use crate::threads::Spawner;
 
 /// Why a matcher gives no mask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -163,7 +166,7 @@ impl Matcher {
     pub fn allowed(&mut self, tokens: &[Token]) -> usize {
         let size = self.compiled.vocabulary.size();
         let ids: Vec<u32> = tokens.iter().map(|token| token.0).take_while(|id| (*id as usize) < size).collect();
-        if self.is_complete() { 0 } else { self.guard(|parser| parser.validate_tokens_raw(&ids)).unwrap_or(0) }
+        self.guard(|parser| parser.validate_tokens_raw(&ids)).unwrap_or(0)
     }
 
     /// Tokens that spell what must come next, at most `max`: fewer where the text after them could be part of a longer token. The
@@ -172,8 +175,7 @@ impl Matcher {
         if self.is_complete() || max == 0 {
             return Vec::new();
         }
-        let forced = self.guard(|parser| Ok::<_, MatcherError>(parser.force_bytes()));
-        let Ok(mut bytes) = forced else { return Vec::new() };
+        let Ok(mut bytes) = self.guard(|parser| Ok::<_, MatcherError>(parser.force_bytes())) else { return Vec::new() };
         let trie = self.parser.token_env.tok_trie();
         // All that is certain may be long, and is asked for again after each step.
         let enough = max.saturating_mul(FORCED_BYTES);
@@ -188,8 +190,7 @@ impl Matcher {
     }
 
     fn take(&mut self, token: Token) -> Result<(), MatcherError> {
-        let known = (token.0 as usize) < self.compiled.vocabulary.size();
-        if !known || self.is_complete() || self.allowed(&[token]) == 0 {
+        if self.allowed(&[token]) == 0 {
             return Err(MatcherError::NotAllowed(token));
         }
         if self.consume(token.0).is_err() {
@@ -272,10 +273,99 @@ impl Matcher {
         };
         let fault = match self.parser.stop_reason() {
             StopReason::NoExtensionBias => MatcherError::DeadEnd,
-            _ => MatcherError::TooComplex(compiler_reason(&why)),
+            _ => MatcherError::TooComplex(compiler_reason(&why, false)),
         };
         self.fault = Some(fault.clone());
         Err(fault)
+    }
+}
+
+/// A matcher, the place that it goes back to, and the draft that is verified in the step.
+#[derive(Debug)]
+pub struct MaskJob {
+    pub place: usize,
+    pub matcher: Box<Matcher>,
+    pub draft: Vec<Token>,
+}
+
+/// Whether a processor is left at the moment. Where all of them compute a step, a thread beside it makes its threads wait.
+pub type IsRoom = Box<dyn Fn() -> bool + Send>;
+
+/// A thread that computes masks for one worker. It starts with the first ones, and ends when this is dropped.
+pub struct MaskThread {
+    spawner: Spawner,
+    is_room: IsRoom,
+    thread: Thread,
+}
+
+enum Thread {
+    NotStarted,
+    Running {
+        jobs: SyncSender<Vec<MaskJob>>,
+        done: Receiver<Vec<MaskJob>>,
+    },
+    /// It could not be started, or died.
+    Gone,
+}
+
+impl fmt::Debug for MaskThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MaskThread")
+    }
+}
+
+impl MaskThread {
+    pub fn new(spawner: Spawner, is_room: IsRoom) -> Self {
+        Self { spawner, is_room, thread: Thread::NotStarted }
+    }
+
+    /// Whether to compute the masks of this step beside it.
+    pub(crate) fn is_room(&self) -> bool {
+        (self.is_room)()
+    }
+
+    /// Begins to compute masks.
+    ///
+    /// # Errors
+    /// There is no thread: these are the matchers.
+    pub fn begin(&mut self, batch: Vec<MaskJob>) -> Result<(), Vec<MaskJob>> {
+        if matches!(self.thread, Thread::NotStarted) {
+            self.thread = start(&self.spawner);
+        }
+        let Thread::Running { jobs, .. } = &self.thread else { return Err(batch) };
+        let sent = jobs.send(batch).map_err(|unsent| unsent.0);
+        if sent.is_err() {
+            self.thread = Thread::Gone;
+        }
+        sent
+    }
+
+    /// Waits for what began. `None`: the thread died with the matchers.
+    pub fn finish(&mut self) -> Option<Vec<MaskJob>> {
+        let Thread::Running { done, .. } = &self.thread else { return None };
+        let batch = done.recv().ok();
+        if batch.is_none() {
+            self.thread = Thread::Gone;
+        }
+        batch
+    }
+}
+
+fn start(spawner: &Spawner) -> Thread {
+    // One batch at a time is on its way, so that nobody ever waits to send.
+    let (jobs, received) = sync_channel::<Vec<MaskJob>>(1);
+    let (finished, done) = sync_channel(1);
+    let body = move || {
+        for mut batch in received {
+            batch.iter_mut().for_each(|job| job.matcher.prepare(&job.draft));
+            if finished.send(batch).is_err() {
+                break;
+            }
+        }
+    };
+    match spawner.spawn("masks", Box::new(body)) {
+        Ok(()) => Thread::Running { jobs, done },
+        Err(_) => Thread::Gone,
     }
 }
 

@@ -138,6 +138,22 @@ fn a_mask_that_takes_too_much_work_is_an_error_and_not_a_panic() {
     }
 }
 
+#[test]
+fn a_lexer_that_has_learned_too_much_for_one_generation_is_not_shared_with_the_next() {
+    let store = store();
+    let long = regex("[a-z]{25000}");
+    let mut first = matcher(&store, long.clone());
+    let ended = loop {
+        match first.mask() {
+            Ok(mask) => assert!(mask.allows(Token(97)) && first.accept(Token(97)).is_ok()),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(ended, MatcherError::TooComplex(_)), "{ended}");
+    let mut next = matcher(&store, long);
+    assert!(next.mask().is_ok_and(|mask| mask.allows(Token(97))) && spell(&mut next, "aaa") != next.mask().is_ok());
+}
+
 /// Every split of the text into two is another reading of it.
 #[test]
 fn regression_an_ambiguous_grammar_comes_to_an_end_instead_of_taking_ever_longer() {

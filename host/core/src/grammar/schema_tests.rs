@@ -1,15 +1,18 @@
 use serde_json::{Value, json};
 
-use super::keywords::{FORMATS, KEYWORDS, Keyword};
-use super::{check, loosened};
+use super::{FORMATS, KEYWORDS, Keyword, check, loosened, parse, with_spacing};
 use crate::grammar::GrammarSpec;
 use crate::grammar::error::GrammarFault;
-use crate::grammar::tests::check as matches;
+use crate::grammar::tests::{check as matches, refused};
 use crate::limits;
 
 /// What the compiler is given, or the error.
 fn read(schema: &Value) -> Result<Value, String> {
-    check(&schema.to_string()).map(|checked| checked.schema).map_err(|error| error.to_string())
+    check(schema).map_err(|error| error.to_string())
+}
+
+fn compile(schema: &Value) -> Result<(), String> {
+    refused(GrammarSpec::JsonSchema { schema: schema.to_string() }).map_or(Ok(()), Err)
 }
 
 fn refuses(schema: &Value, expected: &str) {
@@ -55,7 +58,7 @@ fn a_keyword_that_forbids_nothing_is_taken() {
         json!({ "then": { "type": "string" } }),
         json!({ "type": "string", "format": "phone" }),
     ] {
-        let taken = check(&schema.to_string()).unwrap_or_else(|error| panic!("{schema}: {error}")).schema;
+        let taken = check(&schema).unwrap_or_else(|error| panic!("{schema}: {error}"));
         let left = ["additionalProperties", "type"].map(|name| taken.get(name).cloned());
         assert_eq!(left, ["additionalProperties", "type"].map(|name| schema.get(name).cloned()), "{schema}");
         assert!(taken.as_object().unwrap().len() <= 1, "{taken}");
@@ -67,7 +70,7 @@ fn a_keyword_that_forbids_nothing_is_taken() {
         json!({ "contains": true, "minContains": 1 }),
         json!({ "dependentRequired": { "title": ["b"] } }),
     ] {
-        assert_eq!(check(&schema.to_string()).unwrap_err().fault, GrammarFault::Unsupported, "{schema}");
+        assert_eq!(check(&schema).unwrap_err().fault, GrammarFault::Unsupported, "{schema}");
     }
 }
 
@@ -84,29 +87,36 @@ fn a_loosened_schema_lacks_only_what_is_not_supported() {
         "c": { "type": "array", "items": { "type": "integer", "minimum": 1 } },
     }, "required": ["a"] });
     assert_eq!(loosened(&schema), Some(expected));
-    assert_eq!(loosened(&json!({ "properties": 3 })), None);
+    assert_eq!(loosened(&json!({ "$ref": "#/$defs/none" })), None);
 }
 
 #[test]
 fn what_is_no_schema_is_refused_with_its_place() {
-    for (text, begins) in
-        [("", "the schema is no JSON"), ("{", "the schema is no JSON"), ("[1]", "a schema is an object")]
-    {
-        let error = check(text).unwrap_err();
-        assert!(error.reason.starts_with(begins) && error.fault == GrammarFault::Invalid, "{error}");
+    for text in ["", "{"] {
+        let error = parse(text).unwrap_err();
+        assert!(error.reason.starts_with("the schema is no JSON") && error.fault == GrammarFault::Invalid, "{error}");
     }
-    refuses(&json!({ "properties": { "a": 3 } }), "properties.a: a schema is an object, true or false");
     refuses(
-        &json!({ "type": "text" }),
-        "type: \"text\" is none of null, boolean, integer, number, string, array, object",
+        &json!({ "items": { "$ref": "#/$defs/none" } }),
+        "items.$ref: \"#/$defs/none\" refers to nothing in this schema",
     );
-    refuses(&json!({ "anyOf": [] }), "anyOf: must be a list of at least one schema");
-    refuses(&json!({ "enum": [] }), "enum: must be a list of at least one value");
-    refuses(&json!({ "required": true }), "required: must be a list of strings");
-    refuses(&json!({ "multipleOf": 0 }), "multipleOf: must be a number above 0");
-    refuses(&json!({ "minItems": -1 }), "minItems: must be a whole number from 0 to 100000");
-    refuses(&json!({ "minItems": 1.5 }), "minItems: must be a whole number from 0 to 100000");
-    refuses(&json!({ "$ref": "#/$defs/none" }), "$ref: \"#/$defs/none\" refers to nothing in this schema");
+    refuses(&json!({ "$ref": 3 }), "$ref: must be a string");
+    refuses(&json!({ "properties": { "a": 3 } }), "properties.a: a schema is an object, true or false");
+    assert_eq!(loosened(&json!({ "properties": { "a": 3 } })), None);
+    // The rest is for the compiler to say.
+    for (schema, begins) in [
+        (json!({ "items": { "type": "text" } }), "items: Invalid type: text"),
+        (json!({ "properties": 3 }), "properties must be an object"),
+        (json!({ "anyOf": [] }), "Unsatisfiable schema: anyOf is empty"),
+        (json!({ "enum": [] }), "Unsatisfiable schema: anyOf is empty"),
+        (json!({ "required": true }), "Expected array for 'required', got true"),
+        (json!({ "minItems": -1 }), "Expected positive integer for 'minItems', got -1"),
+        (json!({ "minItems": 1.5 }), "Expected positive integer for 'minItems', got 1.5"),
+        (json!(false), "Unsatisfiable schema: schema is false"),
+    ] {
+        let error = compile(&schema).unwrap_err();
+        assert!(error.starts_with(begins), "{schema}: {error}");
+    }
 }
 
 #[test]
@@ -166,14 +176,6 @@ fn nested(depth: usize) -> [Value; 2] {
 
 #[test]
 fn every_bound_holds_at_it_and_not_one_past_it() {
-    let text = |bytes: usize| format!("{{\"title\":\"{}\"}}", "a".repeat(bytes - 12));
-    assert!(check(&text(limits::GRAMMAR_BYTES)).is_ok());
-    let error = check(&text(limits::GRAMMAR_BYTES + 1)).unwrap_err();
-    assert_eq!(
-        (error.fault, error.reason.as_str()),
-        (GrammarFault::TooLarge, "a schema of 262145 bytes, at most 262144")
-    );
-
     for schema in nested(limits::SCHEMA_DEPTH) {
         assert!(read(&schema).is_ok(), "{schema}");
     }
@@ -181,36 +183,53 @@ fn every_bound_holds_at_it_and_not_one_past_it() {
         assert!(read(&schema).unwrap_err().ends_with("over 48 schemas within each other"), "{schema}");
     }
 
-    // The root and the list count, too.
-    let values = |count: usize| json!({ "enum": (0..count).collect::<Vec<_>>() });
-    assert!(read(&values(limits::SCHEMA_NODES - 2)).is_ok());
-    refuses(&values(limits::SCHEMA_NODES - 1), "enum: over 10000 schemas and values in all");
+    // The root counts, too.
+    let list = |count: usize| json!({ "prefixItems": vec![true; count] });
+    assert!(read(&list(limits::SCHEMA_NODES - 1)).is_ok());
+    refuses(
+        &list(limits::SCHEMA_NODES),
+        &format!("prefixItems[{}]: over 10000 schemas in all", limits::SCHEMA_NODES - 1),
+    );
 
-    for (value, ok) in
-        [(json!(10_001), true), (json!(0.000_001), true), (json!(0.000_000_1), false), (json!(1e-300), false)]
-    {
+    for (value, ok) in [
+        (json!(99_999_999), true),
+        (json!(100_000_000), false),
+        (json!(0.000_001), true),
+        (json!(0.000_000_1), false),
+        (json!(12.345_678), true),
+        (json!(123.456_789), false),
+    ] {
         assert_eq!(read(&json!({ "multipleOf": value })).is_ok(), ok, "{value}");
     }
+}
 
-    for (value, ok) in [(1e18, true), (1.1e18, false), (1e-30, true), (0.9e-30, false), (0.0, true)] {
-        assert_eq!(read(&json!({ "minimum": value })).is_ok(), ok, "{value}");
-        assert_eq!(read(&json!({ "exclusiveMaximum": -value })).is_ok(), ok, "{value}");
-    }
-    refuses(&json!({ "items": { "minimum": 1e308 } }), "items.minimum: 1e+308, in size from 1e-30 to 1e18");
-    let far = json!({ "minimum": i64::MIN, "exclusiveMaximum": 1e30 });
-    let narrower =
-        json!({ "minimum": -1_000_000_000_000_000_000i64, "exclusiveMaximum": 1_000_000_000_000_000_000i64 });
-    assert_eq!(check(&far.to_string()).unwrap().schema, narrower);
-    let exact = json!({ "oneOf": [{ "maximum": 2e18 }, { "exclusiveMinimum": 1e18 }] });
-    refuses(&exact, "oneOf[0].maximum: 2e+18, in size from 1e-30 to 1e18");
-    let unbounded = json!({ "minimum": -f64::MAX, "exclusiveMaximum": f64::MAX });
-    assert_eq!(check(&unbounded.to_string()).unwrap().schema, json!({}), "as any double");
+#[test]
+fn a_bound_that_is_looser_than_any_number_that_can_be_written_is_cut() {
+    let far = json!({ "minimum": i64::MIN, "exclusiveMaximum": f64::MAX });
+    let narrower = json!({ "minimum": -limits::SCHEMA_BOUND, "exclusiveMaximum": limits::SCHEMA_BOUND });
+    assert_eq!(read(&far).unwrap(), narrower);
+    let at = json!({ "exclusiveMinimum": -limits::SCHEMA_BOUND, "maximum": 1e18 });
+    assert_eq!(read(&at).unwrap(), at);
+    let narrow = json!({ "type": "integer", "minimum": i64::MIN, "maximum": u64::MAX });
+    let spec = GrammarSpec::JsonSchema { schema: narrow.to_string() };
+    matches(&spec, &["-1000000000000000000", "0", "1000000000000000000"], &["1000000000000000001"]);
+    assert!(compile(&json!({ "minimum": 1e19 })).is_err(), "it is not loosened");
+}
 
-    for name in ["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"] {
-        let at = |count: u64| json!({ (name): count });
-        assert!(read(&at(limits::GRAMMAR_REPETITIONS)).is_ok());
-        refuses(&at(limits::GRAMMAR_REPETITIONS + 1), &format!("{name}: 100001, at most 100000"));
-        refuses(&at(u64::MAX), &format!("{name}: {}, at most 100000", u64::MAX));
+#[test]
+fn a_count_may_be_written_with_a_point() {
+    assert_eq!(read(&json!({ "maxItems": 3.0, "minItems": 1.5 })).unwrap(), json!({ "maxItems": 3, "minItems": 1.5 }));
+}
+
+#[test]
+fn a_schema_within_a_grammar_may_say_how_its_json_is_spaced_and_nothing_else_to_the_compiler() {
+    let spaced = |options: Value| with_spacing(json!({}), &json!({ "x-guidance": options }))["x-guidance"].clone();
+    let own = json!({ "whitespace_flexible": false, "item_separator": ", " });
+    assert_eq!(spaced(own.clone()), own);
+    assert_eq!(spaced(json!({ "whitespace_flexible": true, "lenient": true })), json!({ "whitespace_flexible": true }));
+    for without in [json!({ "lenient": true }), json!(1)] {
+        let keys: Vec<_> = spaced(without).as_object().unwrap().keys().cloned().collect();
+        assert_eq!(keys, ["whitespace_pattern"]);
     }
 }
 
@@ -256,12 +275,11 @@ fn the_page_lists_every_keyword_with_what_is_done_with_it() {
     let page = include_str!("../../../../docs/structured-output.md");
     let names = |line: &str, name: &str| line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{name}`")));
     let row = |name: &str| page.lines().find(|line| names(line, name));
-    for (name, keyword) in KEYWORDS {
+    for (name, keyword) in KEYWORDS.iter().flat_map(|(keyword, names)| names.iter().map(move |name| (name, keyword))) {
         let row = row(name).unwrap_or_else(|| panic!("no row has {name}"));
         let expected = match keyword {
             Keyword::Annotation => "ignored",
-            Keyword::Unsupported => "refused",
-            Keyword::FalseOnly | Keyword::Identity => "refused",
+            Keyword::Refused => "refused",
             _ => "enforced",
         };
         assert!(row.contains(expected), "{name} is {expected}: {row}");
@@ -281,14 +299,89 @@ fn alternatives_that_exclude_each_other_may_be_references() {
         "$defs": { "Cat": tagged("cat", "lives"), "Dog": tagged("dog", "age") }, "type": "object",
         "properties": { "pet": {
             "discriminator": { "mapping": { "cat": "#/$defs/Cat", "dog": "#/$defs/Dog" }, "propertyName": "kind" },
-            "oneOf": [{ "$ref": "#/$defs/Cat" }, { "$ref": "#/$defs/Dog" }, { "const": 1 }, { "const": 2 }],
+            "oneOf": [{ "$ref": "#/$defs/Cat" }, { "$ref": "#/$defs/Dog" }, { "const": "x" }, { "const": "y" }],
         } },
         "required": ["pet"], "additionalProperties": false,
     });
     let spec = GrammarSpec::JsonSchema { schema: schema.to_string() };
     matches(
         &spec,
-        &[r#"{"pet":{"kind":"cat","lives":9}}"#, r#"{"pet":{"kind":"dog","age":3}}"#, r#"{"pet":2}"#],
-        &[r#"{"pet":{"kind":"dog","lives":9}}"#, r#"{"pet":{"kind":"cow","age":3}}"#, r#"{"pet":3}"#],
+        &[r#"{"pet":{"kind":"cat","lives":9}}"#, r#"{"pet":{"kind":"dog","age":3}}"#, r#"{"pet":"y"}"#],
+        &[r#"{"pet":{"kind":"dog","lives":9}}"#, r#"{"pet":{"kind":"cow","age":3}}"#, r#"{"pet":"z"}"#],
     );
+}
+
+/// Schemas of which each refers to the next from within, as trees of expressions do.
+fn exclusive_schemas() -> Value {
+    json!({
+        "cat": { "type": "object", "properties": { "kind": { "const": "cat" } }, "required": ["kind"] },
+        "dog": { "type": "object", "properties": { "kind": { "enum": ["dog", "puppy"] } }, "required": ["kind"] },
+        "loose": { "type": "object", "properties": { "kind": { "const": "loose" } } },
+        "text": { "type": "string" },
+        "again": { "$ref": "#/$defs/again" },
+        "alias": { "$ref": "#/$defs/dog", "title": "Alias" },
+        "tree": { "oneOf": [{ "$ref": "#/$defs/leaf" }, { "$ref": "#/$defs/fork" }] },
+        "leaf": { "type": "object", "properties": { "kind": { "const": "leaf" } }, "required": ["kind"] },
+        "fork": {
+            "type": "object", "required": ["kind", "left"], "additionalProperties": false,
+            "properties": { "kind": { "const": "fork" }, "left": { "$ref": "#/$defs/tree" } },
+        },
+    })
+}
+
+#[test]
+fn one_of_is_taken_where_no_value_matches_two_and_refused_elsewhere() {
+    let reference = |name: &str| json!({ "$ref": format!("#/$defs/{name}") });
+    let closed = |name: &str| json!({ "type": "object", "properties": { (name): true }, "required": [name], "additionalProperties": false });
+    let nested = |kind: &str| json!({ "type": "object", "required": ["in"], "properties": { "in": { "type": "object", "required": ["k"], "properties": { "k": { "const": kind } } } } });
+    let compiled = |list: &Value| {
+        compile(&json!({ "type": "object", "properties": { "a": { "oneOf": list } }, "$defs": exclusive_schemas() }))
+    };
+    for list in [
+        json!([reference("cat"), reference("dog")]),
+        json!([reference("cat"), reference("loose")]),
+        json!([reference("cat"), reference("alias")]),
+        json!([reference("cat"), reference("dog"), reference("text"), { "type": "null" }]),
+        json!([reference("tree"), { "oneOf": [reference("cat"), reference("dog")] }]),
+        json!([{ "allOf": [reference("cat"), { "maxProperties": 3 }] }, reference("dog")]),
+        json!([{ "type": "integer" }, { "type": ["string", "null"] }, { "const": true }]),
+        json!([closed("a"), closed("b")]),
+        json!([nested("x"), nested("y")]),
+        json!([{ "anyOf": [{ "type": "null" }, reference("dog")] }, reference("text")]),
+    ] {
+        assert_eq!(compiled(&list), Ok(()), "{list}");
+    }
+    for list in [
+        json!([reference("cat"), reference("cat")]),
+        json!([reference("loose"), reference("loose")]),
+        json!([reference("again"), reference("text")]),
+        json!([{ "type": "integer" }, { "type": "number" }]),
+        json!([{ "const": 1 }, { "const": 2 }]),
+        json!([{ "enum": ["a", "b"] }, { "enum": ["b", "c"] }]),
+        json!([{ "type": "string" }, { "maxLength": 3 }]),
+        json!([true, { "type": "string" }]),
+    ] {
+        assert!(compiled(&list).is_err(), "{list}");
+    }
+    let tree = json!({ "$ref": "#/$defs/tree", "$defs": exclusive_schemas() });
+    matches(
+        &GrammarSpec::JsonSchema { schema: tree.to_string() },
+        &[r#"{"kind":"leaf"}"#, r#"{"kind":"fork","left":{"kind":"fork","left":{"kind":"leaf"}}}"#],
+        &[r#"{"kind":"fork"}"#, r#"{"kind":"fork","left":{"kind":"cat"}}"#],
+    );
+}
+
+#[test]
+fn alternatives_that_refer_to_each_other_are_bounded() {
+    let mut defs: serde_json::Map<String, Value> = (0..40)
+        .map(|at| {
+            let next = json!({ "$ref": format!("#/$defs/d{}", at + 1) });
+            (format!("d{at}"), json!({ "oneOf": [next, next] }))
+        })
+        .collect();
+    defs.insert("d40".to_owned(), json!({ "type": "null" }));
+    let error = read(&json!({ "$ref": "#/$defs/d0", "$defs": defs })).unwrap_err();
+    assert!(error.ends_with("over 10000 schemas in all"), "{error}");
+    let circle = json!({ "oneOf": [{ "$ref": "#" }, { "type": "null" }] });
+    assert!(read(&circle).unwrap_err().ends_with("over 48 schemas within each other"));
 }

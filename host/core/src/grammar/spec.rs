@@ -2,7 +2,9 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::error::GrammarError;
 use crate::ids::GrammarDigest;
+use crate::limits;
 
 /// What a generated text must match as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +40,16 @@ impl GrammarSpec {
     /// Bytes of its texts.
     pub fn text_bytes(&self) -> usize {
         self.texts().1.iter().map(String::len).sum()
+    }
+
+    /// # Errors
+    /// Its texts have too many bytes.
+    pub fn check_size(&self) -> Result<(), GrammarError> {
+        let (bytes, max) = (self.text_bytes(), limits::GRAMMAR_BYTES);
+        if bytes <= max {
+            return Ok(());
+        }
+        Err(GrammarError::too_large(format!("a grammar of {bytes} bytes, at most {max}")))
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use llguidance::ParserFactory;
 
-use super::compile::Compiled;
+use super::compile::{Compiled, parser_factory};
 use super::error::{GrammarError, GrammarFault};
 use super::matcher::Matcher;
+use super::schema;
 use super::spec::{Grammar, GrammarSpec};
-use super::{schema, trie};
 use crate::ids::GrammarDigest;
 use crate::limits;
 use crate::threads::on_stack;
@@ -50,15 +50,9 @@ struct Known {
 }
 
 /// A grammar that is compiled as long as this is held, whatever else the store must keep.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct InUse {
-    _compiled: Arc<Kept>,
-}
-
-impl fmt::Debug for InUse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("InUse")
-    }
+    _compiled: Arc<dyn Any + Send + Sync>,
 }
 
 impl fmt::Debug for GrammarStore {
@@ -116,10 +110,11 @@ impl GrammarStore {
     /// # Errors
     /// The schema is not supported, or over a bound.
     pub fn read(grammar: &Grammar) -> Result<(), GrammarError> {
-        match grammar.spec() {
-            GrammarSpec::JsonSchema { schema } => schema::check(schema).map(drop),
-            _ => Ok(()),
+        grammar.spec().check_size()?;
+        if let GrammarSpec::JsonSchema { schema } = grammar.spec() {
+            schema::check(&schema::parse(schema)?)?;
         }
+        Ok(())
     }
 
     /// Whether a grammar can be compiled, as far as that is known.
@@ -139,15 +134,9 @@ impl GrammarStore {
         known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
     }
 
-    /// Grammars that are kept, and the bytes that they take, about.
-    pub fn kept(&self) -> (usize, usize) {
-        let known = self.known();
-        (known.kept.len(), known.kept.iter().map(|(_, compiled)| compiled.bytes()).sum())
-    }
-
     fn get(&self, grammar: &Grammar) -> Result<Arc<Kept>, GrammarError> {
         let digest = grammar.digest();
-        if let Some(found) = self.find(digest) {
+        if let Some(found) = self.known().find(digest) {
             return Ok(found);
         }
         if let Some(Err(error)) = self.known().verdict(digest) {
@@ -178,16 +167,12 @@ impl GrammarStore {
         on_stack(COMPILER_STACK, compile).unwrap_or_else(no_thread)
     }
 
-    fn find(&self, digest: GrammarDigest) -> Option<Arc<Kept>> {
-        self.known().find(digest)
-    }
-
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn factory(&self) -> Result<&ParserFactory, GrammarError> {
-        self.factory.get_or_init(|| trie::factory(&self.vocabulary)).as_ref().map_err(Clone::clone)
+        self.factory.get_or_init(|| parser_factory(&self.vocabulary)).as_ref().map_err(Clone::clone)
     }
 }
 
