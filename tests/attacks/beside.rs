@@ -1,9 +1,9 @@
 //! What clients and models' files can send that takes all time and memory, beside sixteen streams of a healthy model.
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use camshaft_tests::{Client, Request, Server, Setup, api_keys, demo_model, patched};
+use camshaft_tests::{Client, Collected, Request, Server, Setup, api_keys, demo_model, patched};
 use serde_json::{Value, json};
 
 use crate::table::Times;
@@ -11,6 +11,8 @@ use crate::workers::cpu;
 use crate::{CHAT, COMPLETIONS, Row, grammars, templates, texts};
 
 const STREAMS: usize = 16;
+/// Answers that each of them asks for, one after the other.
+const ROUNDS: usize = 12;
 /// Clients that send the hostile input again and again, and how long they rest in between.
 const HOSTILE: usize = 2;
 const REST: Duration = Duration::from_millis(100);
@@ -35,29 +37,45 @@ fn serve() -> Server {
     setup.config(&config).start()
 }
 
-/// What the streams say, and the milliseconds between their events.
-fn streams(client: &Client) -> (Vec<String>, Times) {
-    let streams = std::thread::scope(|scope| {
-        let stream = |at: usize| {
-            let body = json!({"model": "demo", "prompt": format!("Once {at}"), "max_tokens": 900, "ignore_eos": true,
-                              "temperature": 0, "stream": true});
-            let collected = client.stream(COMPLETIONS, &body).finish();
-            assert!(collected.is_good(), "a stream failed: {:?}", collected.error());
-            collected
-        };
-        let streams: Vec<_> = (0..STREAMS).map(|at| scope.spawn(move || stream(at))).collect();
-        streams.into_iter().map(|stream| stream.join().unwrap()).collect::<Vec<_>>()
+/// What was said, the milliseconds between events, and the seconds that it took altogether.
+struct Told {
+    text: String,
+    gaps: Times,
+    seconds: f64,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {:.1} s", self.gaps.told(), self.seconds)
+    }
+}
+
+/// What the streams say, each the same: it is what the model is certain of.
+fn streams(client: &Client) -> Told {
+    let begun = Instant::now();
+    let body = json!({"model": "demo", "max_tokens": 96, "temperature": 0, "stream": true,
+                      "messages": [{"role": "user", "content": "Tell me a story."}]});
+    let told: Vec<Collected> = std::thread::scope(|scope| {
+        let tell = || (0..ROUNDS).map(|_| client.stream(CHAT, &body).finish()).collect::<Vec<_>>();
+        let streams: Vec<_> = (0..STREAMS).map(|_| scope.spawn(tell)).collect();
+        streams.into_iter().flat_map(|stream| stream.join().unwrap()).collect()
     });
-    let gaps = streams.iter().flat_map(|stream| {
+    let gaps = told.iter().flat_map(|stream| {
         let times: Vec<Instant> = stream.events.iter().map(|(at, _)| *at).collect();
         times.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64() * 1e3).collect::<Vec<_>>()
     });
     let gaps = Times::of(gaps.collect());
-    (streams.iter().map(|stream| stream.text(0)).collect(), gaps)
+    let text = |stream: &Collected| {
+        assert!(stream.is_good(), "a stream failed: {:?}", stream.error());
+        stream.choices().filter_map(|choice| choice["delta"]["content"].as_str()).collect::<String>()
+    };
+    let first = text(&told[0]);
+    told.iter().for_each(|stream| assert_eq!(text(stream), first));
+    Told { text: first, gaps, seconds: begun.elapsed().as_secs_f64() }
 }
 
 /// What the streams say while clients send `hostile`, which is told how many were sent before, with the longest time to its answer.
-fn beside(client: &Client, hostile: impl Fn(usize) -> Request + Sync) -> ((Vec<String>, Times), Times) {
+fn beside(client: &Client, hostile: impl Fn(usize) -> Request + Sync) -> (Told, Times) {
     let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let attack = || {
@@ -85,7 +103,16 @@ fn long_attack_hostile_inputs_are_answered_in_time_and_sixteen_streams_go_on() {
     let client = &server.client;
     let demo = std::fs::read(demo_model()).unwrap();
     let grammars = grammars::hostile().into_iter().enumerate().map(|(at, body)| -> (String, Vec<Value>) {
-        (format!("grammar {at}"), (0..1000).map(|sent| grammars::request(&body, sent)).collect())
+        (
+            format!("grammar {at}"),
+            (0..1000)
+                .map(|sent| {
+                    let mut body = grammars::request(&body, sent);
+                    body["model"] = json!("demo");
+                    body
+                })
+                .collect(),
+        )
     });
     let templates = templates::RUNS_AWAY
         .iter()
@@ -98,13 +125,12 @@ fn long_attack_hostile_inputs_are_answered_in_time_and_sixteen_streams_go_on() {
     let mut slow = Vec::new();
     for (name, bodies) in grammars.chain(templates).chain(vocabularies) {
         let row = Row::begin("hostile input beside 16 streams");
-        let (alone, quiet) = streams(client);
-        let ((texts, gaps), answers) = beside(client, |sent| {
+        let alone = streams(client);
+        let (told, answers) = beside(client, |sent| {
             let body = &bodies[sent % bodies.len()];
             Request::post(if body.get("prompt").is_some() { COMPLETIONS } else { CHAT }, body)
         });
-        assert_eq!(texts, alone, "{name}");
-        let (told, alone) = (gaps.told(), quiet.told());
+        assert_eq!(told.text, alone.text, "{name}");
         row.end(&format!(
             "{name}: p50/p99/most ms between events {told}, alone {alone}; to an answer {}",
             answers.told()
@@ -138,7 +164,7 @@ fn long_attack_two_hundred_hostile_grammars_leave_sixteen_streams_as_they_are_an
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys)).start();
     let polite = server.client.with_key("polite");
     streams(&polite);
-    let (alone, quiet) = streams(&polite);
+    let alone = streams(&polite);
     let (_, before) = taken(&server);
     let is_over = AtomicBool::new(false);
     let (answers, found) = std::thread::scope(|scope| {
@@ -149,9 +175,9 @@ fn long_attack_two_hundred_hostile_grammars_leave_sixteen_streams_as_they_are_an
         });
         let mut gaps = Vec::new();
         while !is_over.load(Ordering::Relaxed) {
-            let (texts, times) = streams(&polite);
-            assert_eq!(texts, alone, "they are told as they were");
-            gaps.push(times);
+            let told = streams(&polite);
+            assert_eq!(told.text, alone.text, "they are told as they were");
+            gaps.push(told.to_string());
         }
         (storm.join().unwrap(), gaps)
     });
@@ -159,10 +185,9 @@ fn long_attack_two_hundred_hostile_grammars_leave_sixteen_streams_as_they_are_an
     let (begun, after) = taken(&server);
     std::thread::sleep(Duration::from_secs(1));
     let busy = taken(&server).0.saturating_sub(begun);
-    let told: Vec<String> = found.iter().map(Times::told).collect();
     row.end(&format!(
         "p50/p99/most ms to an answer {}, between events {}, alone {}; 5 s later {busy} ticks of CPU a second, {} MiB more",
-        answers.told(), told.join(" and "), quiet.told(), after.saturating_sub(before) >> 20
+        answers.told(), found.join(" and "), alone, after.saturating_sub(before) >> 20
     ));
     assert!(answers.at(1.0) <= ANSWERED.as_secs_f64() * 1e3, "{:.0} ms", answers.at(1.0));
     assert!(busy <= 5, "{busy} ticks");

@@ -17,7 +17,7 @@ pub(crate) use lark::lark_string;
 pub use matcher::{IsRoom, Mask, MaskJob, MaskThread, Matcher, MatcherError};
 pub(crate) use schema::{is_annotation, loosened};
 pub use spec::{Grammar, GrammarSpec};
-pub use store::{GrammarStore, InUse};
+pub use store::{CompiledElsewhere, GrammarStore, InUse};
 
 /// What the fuzz targets call: what reads grammars before the compiler does. The compiler itself may take all time and memory, and runs
 /// where that ends a process alone.

@@ -120,9 +120,11 @@ pub const MASKS_MICROS: u64 = 500_000;
 pub const MASK_MICROS: u64 = 10_000;
 /// States of a grammar's lexer, of 1 to 2 KiB each. Its other bounds are the defaults of `llguidance`.
 pub const GRAMMAR_LEXER_STATES: usize = 20_000;
+/// Bytes of what a lexer has learned that are kept between generations. A usual schema's takes some hundred KiB.
+pub const GRAMMAR_LEARNED_BYTES: usize = 1 << 20;
 /// Compiled grammars that a model keeps, and their bytes.
 pub const GRAMMARS: usize = 64;
-pub const GRAMMARS_BYTES: usize = 256 << 20;
+pub const GRAMMARS_BYTES: usize = 64 << 20;
 /// Refusals and proofs of grammars that a model remembers, so that a grammar is not compiled again and again.
 pub const GRAMMAR_VERDICTS: usize = 1024;
 /// Maximum tokens that a grammar's certain text adds to one step of a sequence.

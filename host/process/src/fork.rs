@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 
 use nix::unistd::ForkResult;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal, waitpid,
+    Pid, Signal, WaitOptions, getpid, getppid, getpriority_process, kill_process, set_parent_process_death_signal,
+    setpriority_process, waitpid,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,17 @@ enum Reply {
 pub struct Fate {
     /// The signal that killed it; `None`: it exited by itself.
     pub signal: Option<i32>,
+}
+
+/// Nice value of what may wait: about a quarter of a core where others want it.
+const POLITE: i32 = 5;
+
+/// Has others come before a process from now on, or before this thread and those that it starts (0). Where the system refuses, it goes
+/// on as they do.
+pub fn make_polite(pid: i32) {
+    let pid = Pid::from_raw(pid);
+    let nice = getpriority_process(pid).map_or(POLITE, |nice| nice.max(POLITE));
+    let _ = setpriority_process(pid, nice);
 }
 
 /// Why there is no fork.

@@ -17,5 +17,5 @@ mod spawn;
 pub use confine::{
     AddressSpace, Confined, bound_time, confine, confine_calls, confine_files, make_expendable, most_memory,
 };
-pub use fork::{Fate, Forks, NoFork, serve_forks};
-pub use spawn::{control, say, spawn, what_it_did};
+pub use fork::{Fate, Forks, NoFork, make_polite, serve_forks};
+pub use spawn::{control, cpu_time, say, spawn, what_it_did};

@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{self, SigSet};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// Starts the program in a role, and gives its process and our end of the socket, of which the other one is its standard input.
@@ -45,4 +47,13 @@ pub fn say(what: &str) {
 /// What a child said last that has ended and that nobody has waited for.
 pub fn what_it_did(pid: i32) -> Option<String> {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
+}
+
+/// CPU time that a process has taken.
+pub fn cpu_time(pid: i32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Its name may contain anything.
+    let fields = stat.rsplit(')').next()?.split_whitespace();
+    let ticks = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    Some(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
 }

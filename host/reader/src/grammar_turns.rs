@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::task::ReadError;
 
 /// How long a grammar waits for others.
-const WAIT: Duration = Duration::from_millis(1500);
+const WAIT: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Debug)]

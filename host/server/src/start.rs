@@ -1,5 +1,4 @@
 //! From a configured model to its threads: weights, workers, pool, or the embedder.
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -12,7 +11,7 @@ use camshaft_api::{
 };
 use camshaft_core::embed::EmbedderLimits;
 use camshaft_core::engine::ModelKind;
-use camshaft_core::grammar::{Grammar, GrammarError, GrammarStore};
+use camshaft_core::grammar::{Grammar, GrammarStore};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::jobs::{BatchLimits, BatchModel};
 use camshaft_core::pool::Pool;
@@ -181,9 +180,7 @@ impl Starter {
             info.sampling = info.sampling.over(demo::sampling());
         }
         let compiles = process.clone();
-        let compile = move |grammar: &Grammar| -> Result<Box<dyn Any + Send + Sync>, GrammarError> {
-            Ok(Box::new(compiles.compile(grammar)?))
-        };
+        let compile = move |grammar: &Grammar| compiles.compile(grammar);
         let grammars = Arc::new(GrammarStore::elsewhere(info.vocabulary.clone(), compile));
         let begun = Instant::now();
         let watermarks = self.tuned.borrow().watermarks;

@@ -134,6 +134,8 @@ enum Reply {
     Adapter(AdapterDigest, u64),
     Shapes(Shapes),
     Memory(u64),
+    /// A grammar, with its bytes.
+    Compiled(usize),
     Refused(GrammarError),
     Done,
 }

@@ -70,6 +70,14 @@ impl Compiled {
         shared.clone()
     }
 
+    /// A generation with it has ended: what its lexer has learned is kept for the next ones unless it is much.
+    pub(super) fn forget(&self) {
+        let mut shared = self.shared();
+        if shared.parser.lexer_stats().num_bytes > self.bytes + limits::GRAMMAR_LEARNED_BYTES {
+            *shared = self.pristine.deep_clone();
+        }
+    }
+
     fn shared(&self) -> MutexGuard<'_, TokenParser> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

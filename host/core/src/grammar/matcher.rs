@@ -88,6 +88,12 @@ impl fmt::Debug for Matcher {
     }
 }
 
+impl Drop for Matcher {
+    fn drop(&mut self) {
+        self.compiled.forget();
+    }
+}
+
 impl Matcher {
     pub(super) fn new(compiled: Arc<Compiled>) -> Self {
         let parser = compiled.parser();

@@ -29,13 +29,21 @@ pub struct GrammarStore {
     elsewhere: Option<Box<Elsewhere>>,
 }
 
-/// Has a grammar compiled where it is used. It is to be kept there as long as somebody has what this returns.
-type Elsewhere = dyn Fn(&Grammar) -> Result<Box<dyn Any + Send + Sync>, GrammarError> + Send + Sync;
+/// Has a grammar compiled where it is used.
+type Elsewhere = dyn Fn(&Grammar) -> Result<CompiledElsewhere, GrammarError> + Send + Sync;
+
+/// A grammar that is compiled elsewhere.
+pub struct CompiledElsewhere {
+    /// It is to be kept there as long as somebody has this.
+    pub kept: Box<dyn Any + Send + Sync>,
+    /// About the bytes that it takes there.
+    pub bytes: usize,
+}
 
 /// A grammar that is compiled.
 enum Kept {
     Here(Arc<Compiled>),
-    Elsewhere { _there: Box<dyn Any + Send + Sync> },
+    Elsewhere(CompiledElsewhere),
 }
 
 /// What was compiled, and what came of it.
@@ -53,6 +61,14 @@ struct Known {
 #[derive(Debug, Clone)]
 pub struct InUse {
     _compiled: Arc<dyn Any + Send + Sync>,
+    /// About the bytes that it takes.
+    pub bytes: usize,
+}
+
+impl fmt::Debug for CompiledElsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompiledElsewhere").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for GrammarStore {
@@ -69,7 +85,7 @@ impl GrammarStore {
     /// What is compiled by somebody else, who has the workers.
     pub fn elsewhere(
         vocabulary: Arc<Vocabulary>,
-        compile: impl Fn(&Grammar) -> Result<Box<dyn Any + Send + Sync>, GrammarError> + Send + Sync + 'static,
+        compile: impl Fn(&Grammar) -> Result<CompiledElsewhere, GrammarError> + Send + Sync + 'static,
     ) -> Self {
         Self { elsewhere: Some(Box::new(compile)), ..Self::new(vocabulary) }
     }
@@ -91,7 +107,7 @@ impl GrammarStore {
     /// # Errors
     /// The grammar is not supported, or over a bound.
     pub fn compile(&self, grammar: &Grammar) -> Result<InUse, GrammarError> {
-        self.get(grammar).map(|compiled| InUse { _compiled: compiled })
+        self.get(grammar).map(|compiled| InUse { bytes: compiled.bytes(), _compiled: compiled })
     }
 
     /// A matcher at the beginning of a grammar, which is compiled unless it is here.
@@ -101,7 +117,7 @@ impl GrammarStore {
     pub fn matcher(&self, grammar: &Grammar) -> Result<Matcher, GrammarError> {
         match &*self.get(grammar)? {
             Kept::Here(compiled) => Ok(Matcher::new(compiled.clone())),
-            Kept::Elsewhere { .. } => Err(GrammarError::busy("the grammar is compiled elsewhere")),
+            Kept::Elsewhere(_) => Err(GrammarError::busy("the grammar is compiled elsewhere")),
         }
     }
 
@@ -150,7 +166,7 @@ impl GrammarStore {
     /// Compiles a grammar. Not under the lock: two threads may compile the same, and others go on.
     fn make(&self, grammar: &Grammar) -> Result<Kept, GrammarError> {
         let made = match &self.elsewhere {
-            Some(compile) => compile(grammar).map(|there| Kept::Elsewhere { _there: there }),
+            Some(compile) => compile(grammar).map(Kept::Elsewhere),
             None => self.compile_here(grammar).map(Kept::Here),
         };
         match &made {
@@ -177,11 +193,11 @@ impl GrammarStore {
 }
 
 impl Kept {
-    /// About the bytes that it takes here.
+    /// About the bytes that it takes.
     fn bytes(&self) -> usize {
         match self {
             Self::Here(compiled) => compiled.bytes,
-            Self::Elsewhere { .. } => 0,
+            Self::Elsewhere(compiled) => compiled.bytes,
         }
     }
 }

@@ -12,7 +12,6 @@ use camshaft_process::{
     AddressSpace, bound_time, confine, control, frames, make_expendable, most_memory, say, serve_forks,
 };
 use camshaft_reader::{Answer, ModelReader, ReadError, Stage, Task, TemplateSource};
-use rustix::process::{getpriority_process, setpriority_process};
 use serde::{Deserialize, Serialize};
 
 use super::text_info;
@@ -20,8 +19,6 @@ use crate::config::ModelConfig;
 use crate::error::{Failure, ServerError};
 use crate::models::{self, Outlines};
 
-/// Nice value of what may wait: about a quarter of a core where engines want it.
-const POLITE: i32 = 5;
 /// CPU time of loading a vocabulary, and memory beside the bytes of its file.
 const LOAD_SECONDS: u64 = 120;
 const LOAD_BYTES: u64 = 4 << 30;
@@ -59,8 +56,6 @@ pub(super) struct Purpose {
     pub(super) has_template: bool,
     /// Grammars can be compiled for the vocabulary: what all of them need is made ready.
     pub(super) has_grammars: bool,
-    /// Engines come before it.
-    pub(super) is_polite: bool,
     /// Addresses that it may take beside those that it shares with the others. Most are never touched.
     pub(super) memory_bytes: u64,
 }
@@ -114,7 +109,7 @@ pub(crate) fn run() -> io::Result<()> {
     };
     serve_forks(control, prepare, |connection, purpose: Purpose| {
         if memory.bound(purpose.memory_bytes).is_ok() {
-            serve(model, connection, purpose);
+            serve(model, connection);
         }
     })
 }
@@ -135,14 +130,9 @@ fn load_bytes(config: &ModelConfig) -> u64 {
 }
 
 /// What a fork does: one task after the other.
-fn serve(model: &ModelReader, mut connection: UnixStream, purpose: Purpose) {
+fn serve(model: &ModelReader, mut connection: UnixStream) {
     let most = most_memory().saturating_add(WORN_BYTES);
     say(IDLE);
-    if purpose.is_polite {
-        let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));
-        // Where the system refuses, it reads as others do.
-        let _ = setpriority_process(None, nice);
-    }
     let Ok(mut tasks) = connection.try_clone().map(BufReader::new) else { return };
     while let Ok(Some(Timed { seconds, task })) = frames::receive::<Timed<Task>>(&mut tasks) {
         if bound_time(seconds).is_err() {

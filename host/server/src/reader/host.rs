@@ -2,13 +2,14 @@
 use std::fmt;
 use std::io::{self, PipeReader, Read};
 use std::os::unix::net::UnixStream as Ends;
+use std::pin::pin;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camshaft_core::grammar::{Grammar, GrammarSpec};
-use camshaft_process::{Fate, Forks, NoFork, frames, spawn, what_it_did};
+use camshaft_process::{Fate, Forks, NoFork, cpu_time, frames, make_polite, spawn, what_it_did};
 use camshaft_reader::{Answer, Asker, Bound, Facts, Permit, ReadError, Reader, SHORT_BYTES, Stage, Task, Turns};
 use crossbeam_channel::{Receiver, Sender};
 use futures_util::future::BoxFuture;
@@ -27,11 +28,16 @@ use crate::own_program::own_program;
 /// CPU time of a task, and what each MiB of its body adds.
 const SECONDS: u64 = 1;
 const SECONDS_PER_MIB: usize = 2;
-/// A task that is not given the CPU is given up, too: seconds for each second of CPU time.
+/// A task that is not given the CPU is given up, too: seconds for each second of CPU time of a long body, and for a short one.
 const WALL: u32 = 8;
+const SHORT_WALL: Duration = Duration::from_millis(2500);
+/// Who has had so much CPU time by then is not only waiting for it.
+const OWN_FAULT: Duration = Duration::from_millis(300);
+/// Most short bodies are read within it. From then on engines come before it, as before what is polite from the start.
+const PROMPT: Duration = Duration::from_millis(50);
 /// A grammar has what is left of the first second of its fork, and waits for the CPU no longer than this.
 const GRAMMAR_SECONDS: u64 = 0;
-const GRAMMAR_WALL: Duration = Duration::from_millis(1500);
+const GRAMMAR_WALL: Duration = Duration::from_secs(1);
 /// What all of them need takes a second with a large vocabulary.
 const READY_SECONDS: u64 = 20;
 /// Memory of a task, and what each byte of its body adds: it is there several times, and each of its tokens takes some.
@@ -173,19 +179,18 @@ impl ReaderProcess {
     async fn do_task(&self, asker: Asker<'_>, task: Task) -> Result<Answer, ReadError> {
         if matches!(task, Task::Grammar(_)) {
             self.make_ready().await?;
-            let purpose = Purpose { has_grammars: true, is_polite: true, memory_bytes: GRAMMAR_BYTES, ..self.short() };
+            let purpose = Purpose { has_grammars: true, memory_bytes: GRAMMAR_BYTES, ..self.short() };
             return self
                 .attempts(&Timed { seconds: GRAMMAR_SECONDS, task: &task }, (purpose, GRAMMAR_WALL), false)
                 .await;
         }
         let _permit: Permit = self.turns.take(asker).await?;
         let seconds = SECONDS + (asker.bytes.saturating_mul(SECONDS_PER_MIB) >> 20) as u64;
-        let wall = Duration::from_secs(seconds) * WALL;
         let is_long = asker.bytes > SHORT_BYTES;
+        let wall = if is_long { Duration::from_secs(seconds) * WALL } else { SHORT_WALL };
         let memory = MEMORY_BYTES.saturating_add((asker.bytes as u64).saturating_mul(MEMORY_PER_BYTE));
-        let long = Purpose { is_polite: true, memory_bytes: memory, ..self.short() };
-        let purpose = if is_long { long } else { self.short() };
-        self.attempts(&Timed { seconds, task: &task }, (purpose, wall), is_long).await
+        let purpose = if is_long { Purpose { memory_bytes: memory, ..self.short() } } else { self.short() };
+        self.attempts(&Timed { seconds, task: &task }, (purpose, wall), !is_long).await
     }
 
     /// Finds out, with a grammar of nobody's, whether the vocabulary can be constrained: then it is made ready where all forks have it.
@@ -195,9 +200,8 @@ impl ReaderProcess {
         }
         let grammar = Grammar::new(GrammarSpec::Choice { texts: vec!["a".to_owned()] });
         let (seconds, task) = (READY_SECONDS, Task::Grammar(Box::new(grammar)));
-        let purpose = Purpose { is_polite: true, ..self.short() };
-        let tried =
-            self.attempts(&Timed { seconds, task: &task }, (purpose, Duration::from_secs(seconds)), false).await;
+        let within = (self.short(), Duration::from_secs(seconds));
+        let tried = self.attempts(&Timed { seconds, task: &task }, within, false).await;
         // Whether the vocabulary can write that grammar is another question.
         if let Ok(_) | Err(ReadError::Grammar(_)) = tried {
             self.has_grammars.store(true, Ordering::Relaxed);
@@ -206,15 +210,14 @@ impl ReaderProcess {
         tried.map(drop)
     }
 
-    /// Has a fork do a task; another one, where somebody else has killed it.
+    /// Has a fork do a task; another one, where somebody else has killed it. `is_short`: it begins as urgent as engines.
     async fn attempts(
         &self,
         task: &Timed<&Task>,
         (purpose, wall): (Purpose, Duration),
-        is_long: bool,
+        is_short: bool,
     ) -> Result<Answer, ReadError> {
         let frame = frames::encode(task).map_err(lost)?;
-        let is_short = !purpose.is_polite;
         let mut killed = String::new();
         for _ in 0..ATTEMPTS {
             let fork = match if is_short { self.take_idle() } else { None } {
@@ -223,17 +226,19 @@ impl ReaderProcess {
             };
             let NewFork { connection, words, grave } = fork;
             let mut connection = UnixStream::from_std(connection).map_err(lost)?;
-            let answer = match timeout(wall, frames::exchange(&mut connection, &frame)).await {
-                Ok(Ok(body)) => decode(body, is_long).await,
-                Ok(Err(error)) => Err(error),
-                Err(_) => {
-                    let (stage, _) = grave.bury(words).await;
-                    return Err(self.ended(stage.unwrap_or(Stage::Vocabulary), Bound::Wait));
-                }
+            let Some((body, was_prompt)) = exchange(&mut connection, &frame, grave.pid, (is_short, wall)).await else {
+                let is_own_fault = is_short && cpu_time(grave.pid) >= Some(OWN_FAULT);
+                let bound = if is_own_fault { Bound::Time } else { Bound::Wait };
+                let (stage, _) = grave.bury(words).await;
+                return Err(self.ended(stage.unwrap_or(Stage::Vocabulary), bound));
+            };
+            let answer = match body {
+                Ok(body) => decode(body).await,
+                Err(error) => Err(error),
             };
             match answer {
                 Ok(Answered { answer, is_worn }) => {
-                    if is_short && !is_worn {
+                    if was_prompt && !is_worn {
                         let connection = connection.into_std().map_err(lost)?;
                         self.idle().push(NewFork { connection, words, grave });
                     }
@@ -287,9 +292,24 @@ impl Reader for ReaderProcess {
     }
 }
 
+/// What a fork answers, and whether it did at once. `None`: not in time.
+async fn exchange(
+    connection: &mut UnixStream,
+    frame: &[u8],
+    fork: i32,
+    (is_short, wall): (bool, Duration),
+) -> Option<(io::Result<Vec<u8>>, bool)> {
+    let mut exchange = pin!(frames::exchange(connection, frame));
+    if is_short && let Ok(answered) = timeout(PROMPT, &mut exchange).await {
+        return Some((answered, true));
+    }
+    make_polite(fork);
+    Some((timeout(wall, exchange).await.ok()?, false))
+}
+
 /// A long answer where that delays no connection.
-async fn decode(body: Vec<u8>, is_long: bool) -> io::Result<Answered> {
-    if !is_long {
+async fn decode(body: Vec<u8>) -> io::Result<Answered> {
+    if body.len() <= SHORT_BYTES {
         return frames::decode(&body);
     }
     tokio::task::spawn_blocking(move || frames::decode(&body)).await?
@@ -318,7 +338,7 @@ impl Drop for Grave {
 }
 
 fn short(has_template: bool) -> Purpose {
-    Purpose { has_template, has_grammars: false, is_polite: false, memory_bytes: MEMORY_BYTES }
+    Purpose { has_template, has_grammars: false, memory_bytes: MEMORY_BYTES }
 }
 
 fn lost(error: impl fmt::Display) -> ReadError {

@@ -33,7 +33,7 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_engine::{LoadProgress, LoadedAdapter, LoadedModel, Placement};
 use camshaft_policy::{Noted, PolicyHost, PolicyReplica, ReplicaUpdate};
 use camshaft_process::frames::{self, Incoming};
-use camshaft_process::{confine_calls, confine_files, control, make_expendable, say};
+use camshaft_process::{confine_calls, confine_files, control, make_expendable, make_polite, say};
 use camshaft_tensor::{Predictor, TensorModel};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -244,10 +244,13 @@ fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::
             Order::Compile(grammar) => {
                 let process = process.clone();
                 let compile = move || {
+                    // What is generated comes first.
+                    make_polite(0);
                     let reply = match process.grammars.compile(&grammar) {
                         Ok(compiled) => {
+                            let bytes = compiled.bytes;
                             lock(&process.compiled).push((grammar.digest(), compiled));
-                            Reply::Done
+                            Reply::Compiled(bytes)
                         }
                         Err(error) => Reply::Refused(error),
                     };

@@ -15,7 +15,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use camshaft_core::embed::EmbedderLimits;
-use camshaft_core::grammar::{Grammar, GrammarError};
+use camshaft_core::grammar::{CompiledElsewhere, Grammar, GrammarError};
 use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_core::tensor::Signature;
 use camshaft_engine::{LoadProgress, ModelMark};
@@ -106,7 +106,7 @@ struct Adapters {
 }
 
 /// A grammar that is compiled there.
-pub(crate) struct CompiledThere {
+struct CompiledThere {
     process: Weak<Running>,
     digest: GrammarDigest,
 }
@@ -364,13 +364,17 @@ impl EngineProcess {
     ///
     /// # Errors
     /// It is refused, or the process is gone.
-    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledThere, GrammarError> {
+    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledElsewhere, GrammarError> {
         let busy = |error: ServerError| GrammarError::busy(error.to_string());
         let running = self.running().map_err(busy)?;
         let order = Order::Compile(Box::new(grammar.clone()));
         match self.ask(&running, order, None).map_err(busy)? {
+            Reply::Compiled(bytes) => {
+                let there = CompiledThere { process: Arc::downgrade(&running), digest: grammar.digest() };
+                Ok(CompiledElsewhere { kept: Box::new(there), bytes })
+            }
             Reply::Refused(error) => Err(error),
-            _ => Ok(CompiledThere { process: Arc::downgrade(&running), digest: grammar.digest() }),
+            other => Err(GrammarError::busy(format!("{other:?}"))),
         }
     }
 
