@@ -130,7 +130,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         // A file that cannot be read now is said so by `reload` itself.
         move || drop(live.reload())
     };
-    let end = wait_for_the_end(async || signals.next_or_put_off().await, reload, &supervisor).await;
+    let end = wait_for_the_end(async || signals.next().await, reload, &supervisor).await;
     if let Err(error) = &end {
         api.readiness.set_failed(error.to_string());
     }

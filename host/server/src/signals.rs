@@ -42,7 +42,6 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    reload_put_off: bool,
 }
 
 impl Signals {
@@ -69,7 +68,6 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
-            reload_put_off: false,
         })
     }
 
@@ -82,19 +80,12 @@ impl Signals {
         }
     }
 
-    /// Waits for one that ends the process. Nothing is reloaded meanwhile, see [`Signals::next_or_put_off`].
+    /// Waits for one that ends the process. A SIGHUP that comes meanwhile is there for [`Signals::next`].
     pub(crate) async fn end(&mut self) {
-        while self.next().await == Wish::Reload {
-            self.reload_put_off = true;
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    }
-
-    /// The reload that was put off, or else waits for the next signal.
-    pub(crate) async fn next_or_put_off(&mut self) -> Wish {
-        if std::mem::take(&mut self.reload_put_off) {
-            return Wish::Reload;
-        }
-        self.next().await
     }
 }
 
