@@ -1,12 +1,12 @@
 //! The thread that owns a model's pool: takes in submissions and reports, and sends out what the pool decides.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
-use camshaft_core::ids::WorkerId;
+use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Event, WorkerBounds, WorkerError};
 use camshaft_core::policy::CancelReason;
 use camshaft_core::pool::{NewRequest, Output, Pool};
@@ -16,11 +16,10 @@ use tokio::sync::watch;
 
 use crate::bounds::ModelBounds;
 use crate::clients::Clients;
-use crate::closings::Closings;
 use crate::error::ServerError;
-use crate::listings::Listings;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
+use crate::sessions::{Reply, SessionQuestions};
 use crate::supervisor::{ShutdownStage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
 use crate::worker::{WorkerMessage, WorkerReport};
@@ -85,8 +84,7 @@ struct PoolThread {
     tuning: Option<Tuning>,
     /// What the workers were told that they may run at once.
     bounds: WorkerBounds,
-    closings: Closings,
-    listings: Listings,
+    sessions: SessionQuestions,
     /// Since the pool's start, until when the scheduler that is only monitored is not asked.
     monitor_rests: Duration,
 }
@@ -103,8 +101,7 @@ impl PoolThread {
             swept,
             tuning: None,
             bounds: WorkerBounds::default(),
-            closings: Closings::default(),
-            listings: Listings::default(),
+            sessions: SessionQuestions::default(),
             monitor_rests,
         }
     }
@@ -136,23 +133,8 @@ impl PoolThread {
             recv(stop.receiver()) -> _ => return self.take(PoolMessage::Stop),
             default(self.patience()) => self.sweep(),
         }
-        for _ in 0..MAX_BURST {
-            match reports.try_recv() {
-                Ok(report) => self.note(report),
-                Err(_) => break,
-            }
-        }
-        for _ in 0..MAX_BURST {
-            match submissions.try_recv() {
-                Ok(message) => {
-                    if !self.take(message) {
-                        return false;
-                    }
-                }
-                Err(_) => break,
-            }
-        }
-        true
+        reports.try_iter().take(MAX_BURST).for_each(|report| self.note(report));
+        submissions.try_iter().take(MAX_BURST).all(|message| self.take(message))
     }
 
     fn patience(&self) -> Duration {
@@ -167,29 +149,12 @@ impl PoolThread {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
             PoolMessage::CloseSession { namespace, session, reply } => {
-                let id = self.closings.next_id();
-                let command = Command::CloseSession { id, namespace, session };
-                let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
-                    seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
-                };
-                let up = self.setup.workers.values().filter(|seat| seat.mailbox.is_some()).count();
-                let asked: BTreeSet<WorkerId> = self.setup.workers.iter_mut().filter_map(ask).collect();
-                // If a worker cannot be asked, the answer is unknown: dropping `reply` says so.
-                if asked.len() == up {
-                    self.closings.begin(id, asked, reply);
-                }
+                let id = self.sessions.next_id();
+                self.ask(id, &Command::CloseSession { id, namespace, session }, Reply::Closed(reply));
             }
             PoolMessage::ListSessions { namespace, reply } => {
-                let id = self.closings.next_id();
-                let command = Command::ListSessions { id, namespace };
-                let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
-                    seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
-                };
-                let up = self.setup.workers.values().filter(|seat| seat.mailbox.is_some()).count();
-                let asked: BTreeSet<WorkerId> = self.setup.workers.iter_mut().filter_map(ask).collect();
-                if asked.len() == up {
-                    self.listings.begin(id, asked, reply);
-                }
+                let id = self.sessions.next_id();
+                self.ask(id, &Command::ListSessions { id, namespace }, Reply::Listed(reply, Vec::new()));
             }
             PoolMessage::ForgetAdapter(adapter) => self.broadcast(&Command::ForgetAdapter { adapter }),
             // The asker may have given up.
@@ -202,6 +167,19 @@ impl PoolThread {
             }
         }
         true
+    }
+
+    /// Asks all workers that are up.
+    fn ask(&mut self, id: RequestId, command: &Command, reply: Reply) {
+        let up = self.setup.workers.iter_mut().filter(|(_, seat)| seat.mailbox.is_some());
+        let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
+            seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
+        };
+        let asked: Vec<Option<WorkerId>> = up.map(ask).collect();
+        // If a worker cannot be asked, the answer is unknown: dropping `reply` says so.
+        if let Some(asked) = asked.into_iter().collect() {
+            self.sessions.begin(id, asked, reply);
+        }
     }
 
     /// Applies settings that a reload has changed.
@@ -272,8 +250,7 @@ impl PoolThread {
                     seat.mailbox = None;
                     seat.metrics.lost();
                 }
-                self.closings.lost(worker);
-                self.listings.lost(worker);
+                self.sessions.lost(worker);
             }
             WorkerReport::Up(worker, handle) => {
                 self.setup.pool.add_worker(worker, handle.limits);
@@ -298,8 +275,8 @@ impl PoolThread {
         for event in &report.events {
             match *event {
                 Event::Finished { id, .. } | Event::Failed { id, .. } => self.clients.remove(id),
-                Event::SessionClosed { id, existed } => self.closings.answered(id, worker, existed),
-                Event::Sessions { id, ref sessions } => self.listings.answered(id, worker, sessions),
+                Event::SessionClosed { id, existed } => self.sessions.closed(id, worker, existed),
+                Event::Sessions { id, ref sessions } => self.sessions.listed(id, worker, sessions),
                 _ => {}
             }
         }
