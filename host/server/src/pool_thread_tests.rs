@@ -16,9 +16,10 @@ use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::config::ModelConfig;
+use crate::delivery::Delivery;
+use crate::delivery::tests::NoPolicies;
 use crate::metrics::ServerMetrics;
-use crate::streams::tests::NoPolicies;
-use crate::streams::{Stream, Streams};
+use crate::streams::Stream;
 use crate::worker::{Handle, WorkerMessage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -268,11 +269,11 @@ fn regression_a_reload_reaches_a_pool_whose_queue_of_submissions_is_full() {
 fn regression_no_client_reads_that_its_deadline_passed_after_it_has_read_a_token() {
     let mut pool = StillPool::new();
     let (client, mut events) = mpsc::channel(4);
-    let mut streams = Streams::new(Duration::ZERO);
+    let mut streams = Delivery::new(Duration::ZERO, PATIENCE);
     streams.insert(RequestId(1), pool.start(1, client));
     // The worker's report of it is still on its way.
     let token = Event::Delta { id: RequestId(1), delta: Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() } };
-    streams.send(RequestId(1), token.clone(), Instant::now());
+    streams.send(token.clone(), Instant::now());
     pool.pass_deadlines();
     assert_eq!(events.try_recv(), Ok(token));
     assert!(events.try_recv().is_err(), "the deadline was kept");
@@ -294,10 +295,10 @@ fn regression_the_first_token_of_one_choice_keeps_the_deadline_of_all() {
     submit(2, other);
     pool.thread.schedule();
     let Ok(WorkerMessage::Start { stream, .. }) = pool.received.try_recv() else { panic!("one choice begins") };
-    let mut streams = Streams::new(Duration::ZERO);
+    let mut streams = Delivery::new(Duration::ZERO, PATIENCE);
     streams.insert(RequestId(1), stream);
     let delta = Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() };
-    streams.send(RequestId(1), Event::Delta { id: RequestId(1), delta }, Instant::now());
+    streams.send(Event::Delta { id: RequestId(1), delta }, Instant::now());
     pool.pass_deadlines();
     assert!(matches!(events_of_one.try_recv(), Ok(Event::Delta { .. })));
     assert!(events_of_one.try_recv().is_err() && events_of_other.try_recv().is_err(), "no choice has failed");
@@ -307,13 +308,13 @@ fn regression_the_first_token_of_one_choice_keeps_the_deadline_of_all() {
 fn regression_a_client_whose_deadline_has_passed_reads_nothing_after_that() {
     let mut pool = StillPool::new();
     let (client, mut events) = mpsc::channel(4);
-    let mut streams = Streams::new(Duration::ZERO);
+    let mut streams = Delivery::new(Duration::ZERO, PATIENCE);
     streams.insert(RequestId(1), pool.start(1, client));
     pool.pass_deadlines();
     let delta = Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() };
-    streams.send(RequestId(1), Event::Delta { id: RequestId(1), delta }, Instant::now());
+    streams.send(Event::Delta { id: RequestId(1), delta }, Instant::now());
     let (reason, usage) = (FinishReason::Length, Default::default());
-    streams.send(RequestId(1), Event::Finished { id: RequestId(1), reason, usage }, Instant::now());
+    streams.send(Event::Finished { id: RequestId(1), reason, usage }, Instant::now());
     assert_eq!(events.try_recv(), Ok(Event::Failed { id: RequestId(1), error: WorkerError::DeadlineExceeded }));
     assert_eq!(events.try_recv(), Err(mpsc::error::TryRecvError::Disconnected), "the stream is over");
     let told = pool.received.try_recv();

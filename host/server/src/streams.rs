@@ -1,11 +1,10 @@
-//! The streams of a worker's clients. Sending never blocks: what a slow reader cannot take yet is merged and kept.
-use std::collections::HashMap;
+//! The stream of a client. Sending never blocks: what a slow reader cannot take yet is merged and kept.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::backend::Shared;
 use camshaft_core::ids::RequestId;
-use camshaft_core::message::{Delta, Event, FinishReason, WorkerError};
+use camshaft_core::message::{Command, Delta, Event, FinishReason, WorkerError};
 use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
@@ -38,17 +37,6 @@ pub(crate) struct Stream {
     cut: bool,
 }
 
-/// What a reader's pace asks of the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Backpressure {
-    /// The reader is behind: more text would only fill memory.
-    Pause,
-    /// The reader has caught up.
-    Resume,
-    /// The reader was behind for too long: its stream ends with an error.
-    Cut,
-}
-
 impl Stream {
     pub(crate) fn new(events: Sender<Event>, shared: Shared, policies: Arc<dyn PolicySet>) -> Self {
         Self {
@@ -72,18 +60,28 @@ impl Stream {
         !self.full && self.events.capacity() * 2 >= self.events.max_capacity()
     }
 
-    fn has_something(&self) -> bool {
+    pub(crate) fn has_something(&self) -> bool {
         self.held.is_some() || self.end.is_some()
     }
 
+    /// Whether something waits to be sent, or a paused reader to catch up.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.has_something() || self.is_paused
+    }
+
+    /// Whether the channel was full when something was sent last.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
     /// Whether text waits to share a frame with more: the last frame was sent less than an interval ago.
-    fn gathers(&self, now: Instant, interval: Duration) -> bool {
+    pub(crate) fn gathers(&self, now: Instant, interval: Duration) -> bool {
         !self.full && self.end.is_none() && self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval)
     }
 
     /// Sends what waits, in order. True if that was the end. A client that left is found by the pool, which cancels its
     /// generation.
-    fn flush(&mut self, id: RequestId, now: Instant) -> bool {
+    pub(crate) fn flush(&mut self, id: RequestId, now: Instant) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
                 Ok(()) => self.sent = Some(now),
@@ -107,7 +105,8 @@ impl Stream {
         }
     }
 
-    fn send(&mut self, id: RequestId, event: Event, now: Instant, interval: Duration) -> bool {
+    /// Sends an event on. True if that was the end.
+    pub(crate) fn send(&mut self, id: RequestId, event: Event, now: Instant, interval: Duration) -> bool {
         self.shared.spent.note(&event);
         if self.cut {
             return self.flush(id, now);
@@ -135,81 +134,35 @@ impl Stream {
         }
         self.flush(id, now)
     }
-}
 
-/// All generations of one worker that still have something to tell their clients.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    of: HashMap<RequestId, Stream>,
-    /// Text of a stream that comes sooner than this after the last frame waits for more.
-    interval: Duration,
-}
-
-impl Streams {
-    pub(crate) fn new(interval: Duration) -> Self {
-        Self { of: HashMap::new(), interval }
-    }
-
-    pub(crate) fn insert(&mut self, id: RequestId, stream: Stream) {
-        self.of.insert(id, stream);
-    }
-
-    /// Sends an event on; forgets the stream after its last one.
-    pub(crate) fn send(&mut self, id: RequestId, event: Event, now: Instant) {
-        let interval = self.interval;
-        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, now, interval)) {
-            self.of.remove(&id);
+    /// What the worker is to do about a reader that fell behind or caught up. One that is behind for `cut_after` has its stream cut:
+    /// it ends with an error.
+    pub(crate) fn review(&mut self, id: RequestId, now: Instant, cut_after: Duration) -> Option<Command> {
+        if self.is_paused && self.has_caught_up() {
+            (self.is_paused, self.behind_since) = (false, None);
+            return Some(Command::Resume { id });
         }
-    }
-
-    /// Sends what has waited for long enough and tries again what did not fit. True while something still waits.
-    pub(crate) fn flush(&mut self, now: Instant) -> bool {
-        let interval = self.interval;
-        let done =
-            |id, stream: &mut Stream| stream.has_something() && !stream.gathers(now, interval) && stream.flush(id, now);
-        self.of.retain(|&id, stream| !done(id, stream));
-        self.of.values().any(|stream| stream.has_something() || stream.is_paused)
-    }
-
-    /// Sends what waits for more text: there may be none for a while.
-    pub(crate) fn flush_gathered(&mut self, now: Instant) {
-        self.of.retain(|&id, stream| !stream.has_something() || stream.full || !stream.flush(id, now));
-    }
-
-    /// What is to be done about readers that fell behind or caught up. A stream that is cut ends with an error.
-    pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Backpressure)> {
-        let mut out = Vec::new();
-        for (&id, stream) in &mut self.of {
-            if stream.is_paused && stream.has_caught_up() {
-                stream.is_paused = false;
-                out.push((id, Backpressure::Resume));
-            }
-            if !stream.full && !stream.is_paused {
-                stream.behind_since = None;
-                continue;
-            }
-            let free = stream.events.capacity();
-            if free > stream.drained {
-                // It reads, however slowly.
-                stream.behind_since = None;
-            }
-            stream.drained = free;
-            let since = *stream.behind_since.get_or_insert(now);
-            let behind = now.saturating_duration_since(since);
-            if behind >= cut_after && !stream.cut {
-                stream.cut = true;
-                stream.held = None;
-                stream.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
-                out.push((id, Backpressure::Cut));
-            } else if behind >= PAUSE_AFTER && !stream.is_paused && !stream.cut && stream.end.is_none() {
-                stream.is_paused = true;
-                out.push((id, Backpressure::Pause));
-            }
+        if !self.full && !self.is_paused {
+            self.behind_since = None;
+            return None;
         }
-        out
+        let free = self.events.capacity();
+        if free > self.drained {
+            // It reads, however slowly.
+            self.behind_since = None;
+        }
+        self.drained = free;
+        let behind = now.saturating_duration_since(*self.behind_since.get_or_insert(now));
+        if behind >= cut_after && !self.cut {
+            (self.cut, self.held) = (true, None);
+            self.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
+            return Some(Command::Cancel { id });
+        }
+        if behind < PAUSE_AFTER || self.is_paused || self.cut || self.end.is_some() {
+            return None;
+        }
+        // More text would only fill memory.
+        self.is_paused = true;
+        Some(Command::Pause { id })
     }
 }
-
-#[cfg(test)]
-#[path = "streams_tests.rs"]
-pub(crate) mod tests;
