@@ -129,10 +129,6 @@ where
         }
         true
     }
-
-    fn up(&mut self, (): ()) -> bool {
-        true
-    }
 }
 
 impl<M: BatchModel, F> BatchService<M, F> {

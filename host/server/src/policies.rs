@@ -101,14 +101,6 @@ impl Service for WatchService {
         self.watch.run(stop.receiver());
         Ending::Done
     }
-
-    fn down(&mut self, (): ()) -> bool {
-        true
-    }
-
-    fn up(&mut self, (): ()) -> bool {
-        true
-    }
 }
 
 /// Whether there must be an auth policy: others than this machine reach the public listener, and nobody said that they may
@@ -259,14 +251,6 @@ mod tests {
         fn run(&mut self, (): &mut (), stop: &Stop) -> Ending {
             assert!(self.panicked.swap(true, Ordering::Relaxed), "as the test asked");
             self.service.run(&mut (), stop)
-        }
-
-        fn down(&mut self, (): ()) -> bool {
-            self.service.down(())
-        }
-
-        fn up(&mut self, (): ()) -> bool {
-            self.service.up(())
         }
     }
 

@@ -88,10 +88,16 @@ pub(crate) trait Service: Send + 'static {
 
     /// An incarnation ended, in order or by a panic. To be told before what it holds is dropped, which may take seconds.
     /// False: no other one is wanted.
-    fn down(&mut self, incarnation: Self::Incarnation) -> bool;
+    fn down(&mut self, incarnation: Self::Incarnation) -> bool {
+        drop(incarnation);
+        true
+    }
 
     /// A new incarnation is about to run after a panic. False: nobody wants it any more.
-    fn up(&mut self, handle: Self::Handle) -> bool;
+    fn up(&mut self, handle: Self::Handle) -> bool {
+        drop(handle);
+        true
+    }
 }
 
 /// Where a supervised thread's state shows: in metrics and readiness.
