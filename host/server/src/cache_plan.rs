@@ -14,7 +14,7 @@ use camshaft_policy::{Untrusted, check_secret, check_trusted};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{CacheMemory, Config, Origins};
-use crate::error::{Problem, ServerError};
+use crate::error::{self, ServerError};
 
 /// What it is made of, for another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -203,7 +203,7 @@ impl CachePlan {
     /// Names the key that is to blame for a directory that cannot be used, and who wrote it.
     pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
         let dir = self.dir().map(|dir| dir.display().to_string()).unwrap_or_default();
-        ServerError::value(&self.origins, "cache.disk-dir", &dir, Problem::DiskDirectory(error))
+        ServerError::value(&self.origins, "cache.disk-dir", &dir, error::chain(&error))
     }
 }
 

@@ -8,27 +8,18 @@ use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, UnixTime, pem};
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use tokio_rustls::rustls::server::{ServerConnection, VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::{ServerConnection, WebPkiClientVerifier};
 use tokio_rustls::rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-type Verifier = Arc<dyn ClientCertVerifier>;
+use crate::error::Problem;
 
-/// Why a file vouches for nobody.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BadClientCa {
-    #[error("{0}")]
-    Pem(#[from] pem::Error),
-    #[error("{0}")]
-    Certificate(#[from] Error),
-    #[error("{0}")]
-    Verifier(#[from] VerifierBuilderError),
-}
+type Verifier = Arc<dyn ClientCertVerifier>;
 
 /// A verifier of the certificates that these vouch for (PEM).
 ///
 /// # Errors
 /// There is none, or one cannot be used.
-pub(crate) fn verifier(ca: &[u8], mandatory: bool, provider: Arc<CryptoProvider>) -> Result<Verifier, BadClientCa> {
+pub(crate) fn verifier(ca: &[u8], mandatory: bool, provider: Arc<CryptoProvider>) -> Result<Verifier, Problem> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca) {
         roots.add(certificate?)?;

@@ -10,17 +10,12 @@ use camshaft_api::{NotAdded, StartError};
 use camshaft_core::engine::EngineError;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
-use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
+use camshaft_policy::{FileError, Misplaced, PolicyError};
 use camshaft_registry::{Class, RegistryError};
-use opentelemetry_otlp::ExporterBuildError;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGKILL, SIGXCPU};
-use tokio_rustls::rustls;
-use tokio_rustls::rustls::pki_types::pem;
-use tracing_subscriber::filter::ParseError;
 
-use crate::client_certificates::BadClientCa;
-use crate::config::{BadLevel, ConfigError, ModelConfig, Origin, Origins};
+use crate::config::{ConfigError, ModelConfig, Origin, Origins};
 
 /// Why the command could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -75,48 +70,8 @@ pub(crate) struct BadValue {
     origin: Origin,
 }
 
-/// What is wrong with a value that is well-formed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
-    #[error("{0}")]
-    Unresolved(#[source] std::io::Error),
-    #[error("not a loopback address, and no auth policy is in force: add one to {} or pass --allow-anonymous", auth.display())]
-    OpenToStrangers { auth: PathBuf },
-    #[error("{0}")]
-    File(#[from] FileError),
-    #[error("not a loopback address: the admin listener needs admin.allow-remote = true and admin.token-file for it")]
-    AdminOpen,
-    #[error("without the admin listener nobody can be asked: the public one is encrypted")]
-    NobodyToAsk,
-    #[error("holds no token: one line of at least {min} visible ASCII characters")]
-    NoToken { min: usize },
-    #[error("{0}")]
-    Pem(#[from] pem::Error),
-    #[error("{0}")]
-    Certificate(#[from] rustls::Error),
-    #[error("{0}")]
-    ClientCa(#[from] BadClientCa),
-    #[error("{0}")]
-    Level(#[from] BadLevel),
-    #[error("{0}")]
-    Filter(#[from] ParseError),
-    #[error("{0}")]
-    Exporter(#[from] ExporterBuildError),
-    #[error("only for models that {0}, and this one does not: remove it")]
-    OnlyFor(&'static str),
-    #[error("must be \"auto\" or {expected} for {file}")]
-    KindOfFile { expected: &'static str, file: &'static str },
-    #[error("must be below the model's own {own}, got {got}")]
-    TooManyDimensions { own: u32, got: u32 },
-    #[error("{0}")]
-    WrongKind(#[source] EngineLoadError),
-    #[error("{}", .0.sentence())]
-    PolicyDirectory(#[source] PolicyError),
-    #[error("{0}")]
-    Untrusted(#[from] Untrusted),
-    #[error("{}", chain(.0))]
-    DiskDirectory(#[source] DiskError),
-}
+/// What is wrong with a value that is well-formed: an error, or a sentence.
+pub(crate) type Problem = Box<dyn Error + Send + Sync>;
 
 /// A model that cannot be served, and who wrote the key at fault.
 #[derive(Debug, thiserror::Error)]
@@ -291,7 +246,7 @@ fn of_registry(error: &RegistryError) -> u8 {
 }
 
 /// An error and its causes, on one line.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),
         None => format!("{error}"),

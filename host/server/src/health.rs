@@ -1,16 +1,16 @@
 //! `camshaft health`: asks a running server how it is. For health checks of containers and services, where no other client
 //! may be installed.
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::{Config, Listen};
-use crate::error::{Problem, ServerError};
+use crate::error::ServerError;
 
-/// For the whole answer.
+/// For each thing that the server has to do.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of an answer's first line.
-const LINE_BYTES: usize = 256;
+const LINE_BYTES: u64 = 256;
 
 /// Asks the server that runs with this configuration: whether it answers, or with `ready` whether it serves. `names_public`:
 /// whoever asks has named the public listener, and no other one.
@@ -22,11 +22,11 @@ pub(crate) fn ask(config: &Config, ready: bool, names_public: bool) -> Result<()
         (admin, _) if !admin.is_empty() && !names_public => (admin, "admin.listen"),
         (_, None) => (&config.fixed.listen, "listen"),
         (admin, Some(_)) => {
-            let problem = Problem::NobodyToAsk;
-            return Err(ServerError::value(&config.origins, "admin.listen", admin, problem));
+            let why = "without the admin listener nobody can be asked: the public one is encrypted";
+            return Err(ServerError::value(&config.origins, "admin.listen", admin, why));
         }
     };
-    let bad = |source| ServerError::value(&config.origins, key, listen, Problem::Unresolved(source));
+    let bad = |error| ServerError::value(&config.origins, key, listen, error);
     let address = reachable(listen.resolve().map_err(bad)?);
     let path = if ready { "/readyz" } else { "/healthz" };
     match status(address, listen, path, PATIENCE) {
@@ -47,32 +47,20 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// The first line of the answer.
 fn status(address: SocketAddr, listen: &Listen, path: &str, patience: Duration) -> io::Result<String> {
-    let end = Instant::now() + patience;
-    let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", patience.as_secs_f64()));
-    let mut stream = TcpStream::connect_timeout(&address, left())?;
-    stream.set_write_timeout(Some(left()))?;
+    let late = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {} s", patience.as_secs_f64()))
+        }
+        _ => error,
+    };
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(patience))?;
     let host = listen.host_name().map_or_else(|| address.to_string(), |_| listen.to_string());
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").as_bytes())?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
     let mut line = Vec::new();
-    let mut bytes = [0; LINE_BYTES];
-    while !line.contains(&b'\r') && line.len() < LINE_BYTES {
-        if Instant::now() >= end {
-            return Err(late());
-        }
-        stream.set_read_timeout(Some(left()))?;
-        match stream.read(&mut bytes) {
-            Ok(0) => break,
-            Ok(count) => line.extend_from_slice(&bytes[..count]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                return Err(late());
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let line = line.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES)]).into_owned())
+    BufReader::new(stream.take(LINE_BYTES)).read_until(b'\r', &mut line).map_err(late)?;
+    Ok(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
 }
 
 #[cfg(test)]

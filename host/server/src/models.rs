@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
 use crate::demo;
-use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
+use crate::error::{DraftProblem, ModelProblem, ServerError};
 use crate::progress::{LoadBar, ProgressSink};
 use crate::tensors;
 
@@ -28,7 +28,12 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
     };
     for (of, settings) in others {
         if let Some((key, value)) = settings.into_iter().find_map(|(key, value)| Some((key, value?))) {
-            return Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(of)));
+            return Err(ServerError::value(
+                &config.origins,
+                key,
+                &value,
+                format!("only for models that {of}, and this one does not: remove it"),
+            ));
         }
     }
     Ok(())
@@ -44,7 +49,7 @@ pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
     };
     let (expected, file) = wrong;
     let kind = config.kind.wanted().map_or("auto", ModelKind::as_str);
-    Err(ServerError::value(&config.origins, "kind", &kind, Problem::KindOfFile { expected, file }))
+    Err(ServerError::value(&config.origins, "kind", &kind, format!("must be \"auto\" or {expected} for {file}")))
 }
 
 /// Loads a tensor model. Its digest comes with it if one was asked for.
@@ -253,7 +258,7 @@ fn not_pulled(source: &str) -> ServerError {
 pub(crate) fn from_engine(config: &ModelConfig, error: EngineLoadError) -> ServerError {
     if let EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. } = error {
         let kind = config.kind.wanted().map_or("auto".to_owned(), |kind| kind.to_string());
-        return ServerError::value(&config.origins, "kind", &kind, Problem::WrongKind(error));
+        return ServerError::value(&config.origins, "kind", &kind, error);
     }
     ServerError::model(&config.id, &config.origins, key_at_fault(config, &error), error)
 }

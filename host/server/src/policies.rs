@@ -12,7 +12,7 @@ use prometheus::Registry;
 
 use crate::config::Config;
 use crate::environment;
-use crate::error::{Problem, ServerError};
+use crate::error::ServerError;
 use crate::own_program::own_program;
 use crate::supervisor::{Ending, Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
@@ -71,7 +71,7 @@ pub(crate) fn grants(config: &Config) -> Grants {
 fn not_started(source: PolicyError, config: &Config) -> ServerError {
     if matches!(source, PolicyError::NoPolicies { .. } | PolicyError::Read { .. }) {
         let dir = config.live.policy.dir.display();
-        return ServerError::value(&config.origins, "policy.dir", &dir, Problem::PolicyDirectory(source));
+        return ServerError::value(&config.origins, "policy.dir", &dir, source.sentence());
     }
     ServerError::Policies { source }
 }
@@ -117,8 +117,12 @@ pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &Policy
     if !needs_auth(listen, config.fixed.allow_anonymous) || host.current().has_auth() {
         return Ok(());
     }
-    let problem = Problem::OpenToStrangers { auth: config.live.policy.dir.join("auth") };
-    Err(ServerError::value(&config.origins, "listen", &config.fixed.listen, problem))
+    let auth = config.live.policy.dir.join("auth");
+    let why = format!(
+        "not a loopback address, and no auth policy is in force: add one to {} or pass --allow-anonymous",
+        auth.display()
+    );
+    Err(ServerError::value(&config.origins, "listen", &config.fixed.listen, why))
 }
 
 /// What compiles components: this program, in a process of its own. Only for the program that has the command.

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::config::{Config, Listen, Origins};
-use crate::error::{Problem, ServerError};
+use crate::error::ServerError;
 use crate::tls::Certificate;
 use crate::token;
 
@@ -30,7 +30,9 @@ pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
     let token = fixed.admin.token_file().map(|path| token::read(path, &config.origins)).transpose()?;
     let guarded = fixed.admin.allow_remote && token.is_some();
     if let Some(address) = admin.filter(|address| !address.ip().is_loopback() && !guarded) {
-        return Err(ServerError::value(&config.origins, "admin.listen", &address, Problem::AdminOpen));
+        let why =
+            "not a loopback address: the admin listener needs admin.allow-remote = true and admin.token-file for it";
+        return Err(ServerError::value(&config.origins, "admin.listen", &address, why));
     }
     Ok(Checked {
         listen: resolve("listen", &fixed.listen, &config.origins)?,
@@ -41,5 +43,5 @@ pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
 }
 
 fn resolve(key: &str, listen: &Listen, origins: &Origins) -> Result<SocketAddr, ServerError> {
-    listen.resolve().map_err(|error| ServerError::value(origins, key, listen, Problem::Unresolved(error)))
+    listen.resolve().map_err(|error| ServerError::value(origins, key, listen, error))
 }

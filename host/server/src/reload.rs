@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::cache_plan::CacheShare;
 use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
-use crate::error::{Problem, ServerError};
+use crate::error::ServerError;
 use crate::life::ModelLife;
 use crate::logging::LogHandle;
 use crate::policies;
@@ -187,7 +187,7 @@ impl Reloader {
         let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands, policies::grants(new));
         moved.map_err(|error| {
             let dir = policy.dir.display();
-            ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
+            ServerError::value(&new.origins, "policy.dir", &dir, error.sentence())
         })?;
         tracing::info!("policies are read from {}", policies::absolute_dir(new).display());
         Ok(())

@@ -193,7 +193,7 @@ impl Contents {
     fn clients(&self, files: &TlsFiles, origins: &Origins) -> Result<Option<Arc<dyn ClientCertVerifier>>, ServerError> {
         let (Some(ca), Some((path, mandatory))) = (&self.client_ca, &files.clients) else { return Ok(None) };
         let read = client_certificates::verifier(ca, *mandatory, provider());
-        read.map(Some).map_err(|error| bad(origins, "tls.client-ca", path, error.into()))
+        read.map(Some).map_err(|error| bad(origins, "tls.client-ca", path, error))
     }
 
     fn pair(&self, files: &TlsFiles, origins: &Origins) -> Result<CertifiedKey, ServerError> {

@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path, origins: &Origins) -> Result<String, ServerError
     let token = text.trim();
     match token.len() >= MIN_CHARS && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(token.to_owned()),
-        false => Err(bad(Problem::NoToken { min: MIN_CHARS })),
+        false => Err(bad(format!("holds no token: one line of at least {MIN_CHARS} visible ASCII characters").into())),
     }
 }
 

@@ -10,7 +10,7 @@ use camshaft_registry::InUse;
 use crate::config::{FlashKey, Format, KvTypeKey, ModelConfig, Models};
 use crate::devices::Devices;
 use crate::engines::{self, FAKE_TOKENS};
-use crate::error::{Problem, ServerError};
+use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::models::{self, Outlines};
 use crate::progress::ProgressSink;
@@ -87,9 +87,7 @@ impl Engines {
         let (most_layers, lost_flash, offload, held) = (None, false, None, None);
         Ok(Loaded { config: config.clone(), source, reading, most_layers, lost_flash, offload, held })
     }
-}
 
-impl Engines {
     /// A model with the path of its file, pulled if it has a source and is not in the cache.
     ///
     /// # Errors
@@ -179,30 +177,20 @@ impl Loaded {
                 generates,
                 workers: self.workers(),
                 weights: process.memory_bytes(self.workers(), self.config.batch_size),
-                input_weights: 0,
                 trained_tokens: 1,
-                kv_token: 0,
-                kv_token_q8: 0,
-                sequence: 0,
-                batch_token: 0,
-                devices: None,
-                draft: DraftNeeds::default(),
                 // Each worker is one.
                 wishes: Wishes { threads: Some(1), ..Wishes::default() },
+                ..ModelNeeds::default()
             },
             WeightsSource::Fake(_) => ModelNeeds {
                 generates,
                 workers: config.workers,
-                weights: 0,
-                input_weights: 0,
                 trained_tokens: FAKE_TOKENS,
                 kv_token: 1,
                 kv_token_q8: 1,
-                sequence: 0,
                 batch_token: 1,
-                devices: None,
-                draft: DraftNeeds::default(),
                 wishes,
+                ..ModelNeeds::default()
             },
         }
     }
@@ -282,9 +270,9 @@ pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<()
     match config.dimensions.iter().find(|&&shorter| shorter >= dimensions) {
         None => Ok(()),
         Some(&got) => {
-            let problem = Problem::TooManyDimensions { own: dimensions, got };
+            let why = format!("must be below the model's own {dimensions}, got {got}");
             let value = format!("{:?}", config.dimensions);
-            Err(ServerError::value(&config.origins, "dimensions", &value, problem))
+            Err(ServerError::value(&config.origins, "dimensions", &value, why))
         }
     }
 }

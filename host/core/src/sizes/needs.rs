@@ -55,7 +55,7 @@ pub struct Machine {
 }
 
 /// A model that generates or embeds, as far as memory is concerned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelNeeds {
     /// Embedding models have no KV cache.
     pub generates: bool,
