@@ -13,6 +13,7 @@ use crate::devices::Devices;
 use crate::error::{ModelProblem, ServerError};
 use crate::logging::LogHandle;
 use crate::progress::ProgressSink;
+use crate::registry::Obtained;
 use crate::sizing::Room;
 use crate::weights::{self, Engines, Loaded, Weights};
 use crate::worker_process::{EngineProcess, ProcessSetup};
@@ -52,9 +53,7 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
         }
     }
     for misplaced in camshaft_policy::misplaced(&dir) {
-        let misplaced = ServerError::Misplaced(misplaced);
-        report.line(&format!("{misplaced}"));
-        report.fail(misplaced);
+        report.wrong(ServerError::Misplaced(misplaced));
     }
     policies::enforced(config, None, &policies).iter().for_each(|line| report.line(line));
     if let Err(error) = policies::guard_strangers(config, checked.listen, &policies) {
@@ -80,6 +79,17 @@ impl Report {
     fn fail(&mut self, error: ServerError) {
         self.failure.get_or_insert(error);
     }
+
+    /// Says what is wrong, too.
+    fn wrong(&mut self, error: ServerError) {
+        self.line(&error.to_string());
+        self.fail(error);
+    }
+
+    /// What can be gone on with.
+    fn take<T>(&mut self, result: Result<T, ServerError>) -> Option<T> {
+        result.map_err(|error| self.wrong(error)).ok()
+    }
 }
 
 /// Spans are exported on a runtime, which nothing else here needs.
@@ -94,58 +104,36 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
 fn models(config: &Config, report: &mut Report) {
     let machine = machine::look();
     camshaft_engine::use_numa(config.live.numa());
-    let devices = match Devices::look() {
-        Ok(devices) => devices,
-        Err(error) => {
-            report.line(&format!("{error}"));
-            return report.fail(error);
-        }
-    };
+    let Some(devices) = report.take(Devices::look()) else { return };
     let mut loaded = Vec::new();
     for model in &config.live.model {
-        let obtained = match registry::cached(&config.fixed.models, model) {
-            Ok(Some(obtained)) => obtained,
-            Ok(None) => {
-                let (id, source) = (&model.id, model.source.as_deref().unwrap_or_default());
-                report.line(&format!("model {id}: not checked: {source} is not in the cache, `serve` pulls it"));
-                continue;
-            }
-            Err(error) => {
-                report.line(&format!("{error}"));
-                report.fail(error);
-                continue;
-            }
+        let Some(obtained) = report.take(registry::cached(&config.fixed.models, model)) else { continue };
+        let Some(Obtained { config, held }) = obtained else {
+            let (id, source) = (&model.id, model.source.as_deref().unwrap_or_default());
+            report.line(&format!("model {id}: not checked: {source} is not in the cache, `serve` pulls it"));
+            continue;
         };
-        match Engines::Llama.load(&obtained.config, &LogHandle::silent(), &ProgressSink::default()) {
-            Ok(model) => loaded.push(Loaded { held: obtained.held, ..model }),
-            Err(error) => {
-                report.line(&format!("{error}"));
-                report.fail(error);
-            }
-        }
+        let model = report.take(Engines::Llama.load(&config, &LogHandle::silent(), &ProgressSink::default()));
+        loaded.extend(model.map(|model| Loaded { held, ..model }));
     }
     let room = Room::at_start(config, machine, &devices);
     let sized = placing::place(&room, &devices, loaded, &ProgressSink::default());
     for weights in &sized.weights {
-        match try_out(weights) {
-            Ok(()) => {
-                let (id, kind) = (&weights.config().id, weights.loaded.kind());
-                let (name, parameters) = weights.loaded.described();
-                let name = if name.is_empty() { id } else { &name };
-                report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
-                if weights.is_generating() {
-                    report.line(&family(weights));
-                    template(weights, report);
-                }
-            }
-            Err(error) => {
-                report.line(&format!("{error}"));
-                report.fail(error);
-            }
+        if report.take(try_out(weights)).is_none() {
+            continue;
+        }
+        let (id, kind) = (&weights.config().id, weights.loaded.kind());
+        let (name, parameters) = weights.loaded.described();
+        let name = if name.is_empty() { id } else { &name };
+        report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
+        if weights.is_generating() {
+            report.line(&family(weights));
+            template(weights, report);
         }
     }
     // All of the space, so that nothing is removed to make the share of a worker.
-    disk(&CachePlan::of(config, CacheShare { workers: 1, ..sized.share() }), report);
+    let plan = CachePlan::of(config, CacheShare { workers: 1, ..sized.share() });
+    report.take(plan.check_trust().and_then(|()| plan.check_disk().map_err(|error| plan.unusable(error))));
     if sized.weights.len() < config.live.model.len() {
         report.line("without the models that failed or are not cached:");
     }
@@ -169,9 +157,8 @@ fn template(weights: &Weights, report: &mut Report) {
     let Some(reading) = &weights.loaded.reading else { return };
     if let Err(error) = TemplateSource::of(&reading.info).compile() {
         let config = weights.config();
-        let error = ServerError::model(&config.id, &config.origins, "chat-template", ModelProblem::Jinja(error));
-        report.line(&format!("{error}"));
-        report.fail(error);
+        let problem = ModelProblem::Jinja(error);
+        report.wrong(ServerError::model(&config.id, &config.origins, "chat-template", problem));
     }
 }
 
@@ -185,19 +172,6 @@ fn family(weights: &Weights) -> String {
     match contradicted {
         Some(other) => format!("{line}, though its chat template shows {}", other.name),
         None => line,
-    }
-}
-
-/// Checks the directory in which the workers would keep segments.
-fn disk(plan: &CachePlan, report: &mut Report) {
-    if let Err(error) = plan.check_trust() {
-        report.line(&format!("{error}"));
-        return report.fail(error);
-    }
-    if let Err(error) = plan.check_disk() {
-        let error = plan.unusable(error);
-        report.line(&format!("{error}"));
-        report.fail(error);
     }
 }
 
