@@ -110,16 +110,9 @@ impl Load {
         policies::guard_strangers(&config, at.public, &policies)?;
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;
-        let live = Reloader::new(reload::Setup {
-            snapshot,
-            listen: at.public,
-            sources,
-            log: log.clone(),
-            policies: policies.clone(),
-            certificate,
-            access,
-            reloads,
-        });
+        let (listen, log_of, policies_of) = (at.public, log.clone(), policies.clone());
+        let setup = reload::Setup { listen, sources, log: log_of, policies: policies_of, certificate, access, reloads };
+        let live = Reloader::new(snapshot, setup);
         let metrics = ServerMetrics::new(&registry)?;
         let (room, sink) = (Room::at_start(&config, machine, &devices), ProgressSink::of(&readiness));
         let sized = placing::place(&room, &devices, joined(weights)?, &sink);

@@ -28,9 +28,8 @@ use crate::tuning::Tuning;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What a reloader is made of.
+#[derive(Debug)]
 pub(crate) struct Setup {
-    /// What is in force.
-    pub(crate) snapshot: ConfigSnapshot,
     /// Where the public listener is bound.
     pub(crate) listen: SocketAddr,
     pub(crate) sources: Sources,
@@ -46,14 +45,7 @@ pub(crate) struct Setup {
 /// What there is to change, and how it came to be what it is.
 #[derive(Debug)]
 pub(crate) struct Reloader {
-    sources: Sources,
-    log: LogHandle,
-    policies: Arc<PolicyHost>,
-    certificate: Option<Arc<Certificate>>,
-    access: Arc<AdminAccess>,
-    reloads: IntCounterVec,
-    /// Where the public listener is bound.
-    listen: SocketAddr,
+    setup: Setup,
     /// Whose turn it is to read again: what is read first is put in force first.
     turn: Mutex<()>,
     /// Never held for long: policies may take seconds to compile, and requests look here.
@@ -89,12 +81,11 @@ pub(crate) struct Bound {
 }
 
 impl Reloader {
-    pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { snapshot, listen, sources, log, policies, certificate, access, reloads } = setup;
+    /// `snapshot`: what is in force.
+    pub(crate) fn new(snapshot: ConfigSnapshot, setup: Setup) -> Arc<Self> {
         let ConfigSnapshot { config, keys, file } = snapshot;
-        let state = Mutex::new(ReloadState { config, bound: None, keys, file, last: Reloaded::default() });
-        let turn = Mutex::new(());
-        Arc::new(Self { sources, log, policies, certificate, access, reloads, listen, turn, state })
+        let state = ReloadState { config, bound: None, keys, file, last: Reloaded::default() };
+        Arc::new(Self { setup, turn: Mutex::default(), state: Mutex::new(state) })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -114,9 +105,9 @@ impl Reloader {
     /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
     pub(crate) fn reread(&self) -> Reloaded {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.sources.snapshot().map_err(ServerError::from).and_then(|snapshot| {
+        let outcome = self.setup.sources.snapshot().map_err(ServerError::from).and_then(|snapshot| {
             let in_force = self.state().file.clone();
-            self.sources.keeps(in_force.as_deref(), &snapshot)?;
+            self.setup.sources.keeps(in_force.as_deref(), &snapshot)?;
             self.set_log_level(&snapshot.config)?;
             // Last of what can fail, since it is not taken back.
             self.move_policies(&snapshot.config).inspect_err(|_| self.restore_log_level(&snapshot.config))?;
@@ -133,7 +124,7 @@ impl Reloader {
         };
         let [ok, rejected] = RESULTS;
         let result = if report.error.is_none() { ok } else { rejected };
-        self.reloads.with_label_values(&[result]).inc();
+        self.setup.reloads.with_label_values(&[result]).inc();
         match &report.error {
             None => {
                 let (changed, restart) = (report.changed.join(", "), report.needs_restart.join(", "));
@@ -152,21 +143,21 @@ impl Reloader {
             (config.fixed.admin.token_file().cloned(), config.origins.clone())
         };
         if let Some(file) = file {
-            self.access.set_token(token::read(&file, &origins)?);
+            self.setup.access.set_token(token::read(&file, &origins)?);
         }
         Ok(())
     }
 
     fn set_log_level(&self, new: &Config) -> Result<(), ServerError> {
         let changes = self.state().config.live.log != new.live.log;
-        if changes { self.log.set_level(new) } else { Ok(()) }
+        if changes { self.setup.log.set_level(new) } else { Ok(()) }
     }
 
     /// What was set for a configuration that is rejected goes with it.
     fn restore_log_level(&self, rejected: &Config) {
         let in_force = self.state().config.clone();
         if in_force.live.log != rejected.live.log
-            && let Err(error) = self.log.set_level(&in_force)
+            && let Err(error) = self.setup.log.set_level(&in_force)
         {
             tracing::error!(%error, "the log level of a rejected configuration stays");
         }
@@ -180,11 +171,11 @@ impl Reloader {
                 return Ok(());
             }
             // As at the start; an address that waits for a restart does not count.
-            policies::needs_auth(self.listen, old.fixed.allow_anonymous)
+            policies::needs_auth(self.setup.listen, old.fixed.allow_anonymous)
         };
         let policy = &new.live.policy;
         let demands = Demands { auth, same_guards: !policy.allow_empty };
-        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands, policies::grants(new));
+        let moved = self.setup.policies.relocate(policy.dir.clone(), policy.poll.0, demands, policies::grants(new));
         moved.map_err(|error| {
             let dir = policy.dir.display();
             ServerError::value(&new.origins, "policy.dir", &dir, error.sentence())
@@ -195,7 +186,7 @@ impl Reloader {
 
     /// Rereads the file whenever its content changes, or it can no longer be read. Never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let Some(path) = self.sources.file().map(Path::to_owned) else { return };
+        let Some(path) = self.setup.sources.file().map(Path::to_owned) else { return };
         // Not what is there now: it may have been edited while the server loaded.
         let mut seen = self.state().file.clone().map(Ok);
         loop {
@@ -283,7 +274,7 @@ pub(crate) fn limits(live: &Live, machine: Machine) -> ApiLimits {
 
 impl Control for Reloader {
     fn reload(&self) -> Reloaded {
-        let scanned = self.policies.reload();
+        let scanned = self.setup.policies.reload();
         let mut report = self.reread();
         if let Err(error) = scanned {
             report.policies =
@@ -292,7 +283,7 @@ impl Control for Reloader {
             tracing::error!(error, "the policy directory was not scanned");
             add(&mut report.error, format!("the policy directory was not scanned: {error}"));
         }
-        if let Some(Err(error)) = self.certificate.as_ref().map(|certificate| certificate.reread()) {
+        if let Some(Err(error)) = self.setup.certificate.as_ref().map(|certificate| certificate.reread()) {
             tracing::error!(%error, "the new TLS certificate is rejected; the one before stays in force");
             add(&mut report.error, error.to_string());
         }

@@ -30,8 +30,7 @@ fn reloader_of(sources: Sources, snapshot: ConfigSnapshot, dir: Option<PathBuf>)
         allow_anonymous: true,
         grants: camshaft_policy::Grants::default(),
     };
-    Reloader::new(Setup {
-        snapshot,
+    let setup = Setup {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         sources,
         log: LogHandle::silent(),
@@ -39,7 +38,8 @@ fn reloader_of(sources: Sources, snapshot: ConfigSnapshot, dir: Option<PathBuf>)
         certificate: None,
         access: Arc::default(),
         reloads: reloads(&registry).unwrap(),
-    })
+    };
+    Reloader::new(snapshot, setup)
 }
 
 fn value(live: &Reloader, key: &str) -> Value {
@@ -152,7 +152,7 @@ async fn regression_a_rejected_reload_changes_no_grants() {
     let sources = sources(&file);
     let snapshot = sources.snapshot().unwrap();
     let live = reloader_of(sources, snapshot, Some(policies.clone()));
-    let state = || live.policies.status()[0].state;
+    let state = || live.setup.policies.status()[0].state;
     assert_eq!(state(), PolicyState::Active);
     // Another directory, which is not there.
     let none = "default-grants = \"none\"\n";
