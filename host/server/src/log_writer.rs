@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use prometheus::IntCounter;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that may wait for the reader, and bytes of them.
 const LINES_MAX: usize = 8192;
@@ -57,16 +56,6 @@ impl LogWriter {
         self.shared.dropped_total.clone()
     }
 
-    fn take(&self, line: &[u8]) {
-        let waiting = self.shared.waiting_bytes.fetch_add(line.len(), Ordering::Relaxed);
-        let fits = waiting + line.len() <= BYTES_MAX;
-        if !fits || self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
-            self.shared.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-            self.shared.dropped_total.inc();
-        }
-    }
-
     /// Waits until what was taken in is written, but not for a reader who does not read.
     pub(crate) fn flush(&self) {
         let (done, flushed) = bounded(1);
@@ -98,20 +87,16 @@ fn write_all(mut out: impl Write, entries: &Receiver<Entry>, shared: &Shared) {
     }
 }
 
-impl<'a> MakeWriter<'a> for LogWriter {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        Line(self)
-    }
-}
-
-/// One event: it is written with one call.
-pub(crate) struct Line<'a>(&'a LogWriter);
-
-impl Write for Line<'_> {
+/// Each event is written with one call.
+impl Write for &LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.take(line);
+        let waiting = self.shared.waiting_bytes.fetch_add(line.len(), Ordering::Relaxed);
+        let fits = waiting + line.len() <= BYTES_MAX;
+        if !fits || self.queue.try_send(Entry::Line(line.to_vec())).is_err() {
+            self.shared.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.shared.dropped_total.inc();
+        }
         Ok(line.len())
     }
 
@@ -151,11 +136,11 @@ mod tests {
         let (log, go_on, written) = stuck();
         // One may be with the thread that writes.
         for _ in 0..LINES_MAX {
-            log.take(b"x");
+            (&log).write_all(b"x").unwrap();
         }
         assert_eq!(log.dropped().get(), 0);
         for _ in 0..3 {
-            log.take(b"y");
+            (&log).write_all(b"y").unwrap();
         }
         assert!((2..=3).contains(&log.dropped().get()), "{}", log.dropped().get());
         drop(go_on);
@@ -183,7 +168,7 @@ mod tests {
     fn regression_lines_that_cannot_be_written_are_counted() {
         let log = LogWriter::start(Full(0)).unwrap();
         for _ in 0..5 {
-            log.take(b"x");
+            (&log).write_all(b"x").unwrap();
         }
         log.flush();
         assert_eq!(log.dropped().get(), 3);
@@ -193,14 +178,14 @@ mod tests {
     fn drops_at_the_bound_of_bytes() {
         let (log, go_on, _) = stuck();
         let line = vec![b'x'; BYTES_MAX / 2];
-        log.take(&line);
-        log.take(&line);
+        (&log).write_all(&line).unwrap();
+        (&log).write_all(&line).unwrap();
         assert_eq!(log.dropped().get(), 0, "at the bound");
-        log.take(b"x");
+        (&log).write_all(b"x").unwrap();
         assert_eq!(log.dropped().get(), 1, "one past it");
         drop(go_on);
         log.flush();
-        log.take(b"x");
+        (&log).write_all(b"x").unwrap();
         assert_eq!(log.dropped().get(), 1);
     }
 }

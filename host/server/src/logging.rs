@@ -173,7 +173,7 @@ fn install(format: &LineFormat, spans: Option<SdkTracerProvider>) -> Result<LogH
     let (filter, handle) = reload::Layer::new(filter);
     let out = LogWriter::start(std::io::stderr());
     let out = out.map_err(internal)?;
-    let writer = lines::layer::<Registry>().with_ansi(*color).with_writer(out.clone());
+    let writer = lines::layer::<Registry>().with_ansi(*color).with_writer(Arc::new(out.clone()));
     let writer = if *json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
     let exported = spans.as_ref().map(|spans| {
         let tracer = spans.tracer("camshaft");

@@ -1,6 +1,5 @@
 //! How far a model is loaded: on a progress bar, and for those who ask over HTTP. Nothing is drawn unless standard error is a
 //! terminal.
-use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,17 +54,9 @@ impl ProgressSink {
     }
 }
 
-impl fmt::Debug for ProgressSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgressSink").finish_non_exhaustive()
-    }
-}
-
 /// The bar of one model; gone from the terminal when dropped.
-#[derive(Debug)]
 pub(crate) struct LoadBar(Arc<Told>);
 
-#[derive(Debug)]
 struct Told {
     bar: ProgressBar,
     sink: ProgressSink,

@@ -15,7 +15,6 @@ use crate::progress::ProgressSink;
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Where lines go.
-#[derive(Debug, Clone)]
 pub(crate) enum Lines {
     /// The log of a server, and who wants to know it beside.
     Log(ProgressSink),
@@ -24,17 +23,11 @@ pub(crate) enum Lines {
 }
 
 /// Tells of one pull, or of reading models again. The bar is gone from the terminal when it is dropped.
-#[derive(Debug)]
 pub(crate) struct PullProgress {
     lines: Lines,
     bar: Option<ProgressBar>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
     /// Of which part the last line was, and when.
-    told: Option<(String, u32, Instant)>,
+    told: Mutex<Option<(String, u32, Instant)>>,
 }
 
 impl PullProgress {
@@ -44,7 +37,7 @@ impl PullProgress {
             let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::new(0).with_style(style)
         });
-        Self { lines, bar, state: Mutex::default() }
+        Self { lines, bar, told: Mutex::default() }
     }
 
     fn line(&self, text: &fmt::Arguments<'_>) {
@@ -73,11 +66,11 @@ impl PullProgress {
             bar.set_message(if rate == 0 { String::new() } else { format!("{}/s", HumanBytes(rate)) });
             return;
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = state.told.as_ref().is_none_or(|(told, number, _)| told != file || *number != part);
-        let is_due = state.told.as_ref().is_some_and(|(_, _, at)| at.elapsed() >= EVERY);
-        if is_new || is_due || bytes == total {
-            state.told = Some((file.to_owned(), part, Instant::now()));
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_told =
+            told.as_ref().is_some_and(|(of, number, at)| of == file && *number == part && at.elapsed() < EVERY);
+        if !is_told || bytes == total {
+            *told = Some((file.to_owned(), part, Instant::now()));
             let name = of_parts(file, part, parts);
             self.line(&format_args!("{name}: {bytes} of {total} bytes, {per_cent} %, {rate} bytes/s"));
         }
