@@ -8,6 +8,10 @@ use llama_cpp_sys_2 as sys;
 /// By which filters name these lines. Operators have it in their `log.level`: it stays.
 const TARGET: &str = "llama-cpp-2";
 
+/// Part of the warning that the KV cache is larger than the trained context. It is shared by many sequences, each of which is kept within
+/// the trained context.
+const CONTEXT_OVERFLOW: &str = "possible training context overflow";
+
 static LLAMA: Source = Source::new("llama.cpp");
 static GGML: Source = Source::new("ggml");
 
@@ -56,6 +60,9 @@ impl Source {
     }
 
     fn write(&self, level: sys::ggml_log_level, line: &str) {
+        if line.contains(CONTEXT_OVERFLOW) {
+            return;
+        }
         let (function, message) = function(line);
         // Evaluated only if somebody wants the line. The level and the target of an event are constants.
         macro_rules! event {

@@ -12,7 +12,6 @@ mod digits;
 mod engines;
 mod environment;
 mod error;
-mod expected;
 #[doc(hidden)]
 pub mod fuzz;
 

@@ -9,14 +9,13 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::{FilterExt, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 
 use crate::config::{Config, LogFormat, level_is_good};
 use crate::error::{Problem, ServerError};
-use crate::expected::Unexpected;
 use crate::log_writer::LogWriter;
 
 /// The way to the installed filter, and to the exporter of spans.
@@ -182,7 +181,7 @@ fn install(format: &LineFormat, spans: Option<SdkTracerProvider>) -> Result<LogH
         let layer = tracing_opentelemetry::layer().with_location(false).with_threads(false).with_target(false);
         layer.with_tracked_inactivity(false).with_tracer(tracer).with_filter(only_spans)
     });
-    let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter.and(Unexpected))).with(exported);
+    let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter)).with(exported);
     let installed = subscriber.try_init();
     installed.map_err(|error| internal(anyhow::anyhow!(error)))?;
     let format = Arc::new(Mutex::new(format.clone()));
