@@ -203,43 +203,18 @@ struct ConfigArgs {
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A GGUF, ONNX or other model file to serve under its file name, `demo` or `digits` for the bundled models, or a source that is
-    /// pulled (hf:ORG/REPO/FILE, ...). May be repeated.
-    #[arg(long, value_name = "PATH|demo|digits|SOURCE")]
-    model: Vec<String>,
-    /// Address of the public listener.
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// Address of the admin listener; empty for none.
-    #[arg(long, value_name = "ADDR")]
-    admin_listen: Option<String>,
-    /// Directory of the policies.
-    #[arg(long, value_name = "DIR")]
-    policy_dir: Option<PathBuf>,
-    /// Serve everybody, on any address, if there is no auth policy.
-    #[arg(long)]
-    allow_anonymous: bool,
-    /// Any other setting by its key path, e.g. `--set queue.high-watermark=64`. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 impl ConfigArgs {
     /// Whether the flags name the public listener and no admin listener.
     fn names_public_listener(&self) -> bool {
-        self.listen.is_some() && self.admin_listen.is_none()
+        self.overrides.listen.is_some() && self.overrides.admin_listen.is_none()
     }
 
     fn sources(self) -> Result<Sources, ServerError> {
-        let overrides = Overrides {
-            models: self.model,
-            listen: self.listen,
-            admin_listen: self.admin_listen,
-            policy_dir: self.policy_dir,
-            allow_anonymous: self.allow_anonymous,
-            set: self.set,
-        };
-        Ok(Sources::new(self.config.as_deref(), std::env::vars_os(), overrides)?)
+        Ok(Sources::new(self.config.as_deref(), std::env::vars_os(), self.overrides)?)
     }
 }
 

@@ -185,8 +185,9 @@ impl ModelControl for ModelLife {
         let api = self.api().ok_or(ModelRefusal::Ending)?;
         let mut state = self.state();
         let resident = state.unchanging(id)?;
+        // A weight out of bounds is refused as in an order.
         let config = ModelConfig { weight, ..resident.config.clone() };
-        settings::check(&config)?;
+        settings::over(&config, Map::new())?;
         resident.config = config;
         // Under the lock: of two that are set at once, the one that is kept is in force.
         api.set_naming(&resident.config.naming());

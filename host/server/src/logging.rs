@@ -14,8 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 
-use crate::config::{Config, LogFormat, level_is_good};
-use crate::error::{Problem, ServerError};
+use crate::config::{Config, LogFormat};
+use crate::error::ServerError;
 use crate::log_writer::LogWriter;
 
 /// The way to the installed filter, and to the exporter of spans.
@@ -49,9 +49,8 @@ impl LogHandle {
     /// Logs by another level from now on.
     ///
     /// # Errors
-    /// Directives that cannot be read; the level stays as it was.
+    /// The subscriber is gone; the level stays as it was.
     pub(crate) fn set_level(&self, config: &Config) -> Result<(), ServerError> {
-        filter(config)?;
         let directives = directives(config);
         self.set_directives(&directives)?;
         let followers: Vec<_> = lock(&self.followers).iter().filter_map(Weak::upgrade).collect();
@@ -121,22 +120,13 @@ impl LogHandle {
 const QUIET: &str = "llama-cpp-2=warn,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off,wgpu=warn,wgpu_core=warn,\
                      wgpu_hal=warn,naga=warn,cubecl_wgpu=warn,cubecl_runtime=warn,cubecl_common::cache_file=off,burn_fusion=warn";
 
-/// What `log.level` says.
-///
-/// # Errors
-/// What is wrong with it.
-fn filter(config: &Config) -> Result<EnvFilter, ServerError> {
-    let level = config.live.log.level.as_str();
-    let wrong = |problem: Problem| ServerError::value(&config.origins, "log.level", level, problem);
-    level_is_good(level).map_err(|error| wrong(error.into()))?;
-    EnvFilter::try_new(directives(config)).map_err(|error| wrong(error.into()))
-}
-
+/// What `log.level` says, which was checked with the configuration.
 fn directives(config: &Config) -> String {
-    let level = config.live.log.level.as_str();
+    // `EnvFilter` takes no spaces.
+    let level: String = config.live.log.level.split_whitespace().collect();
     // Whoever asks for more gets what is left out.
-    let quiet = ["error", "warn", "info"].contains(&level);
-    let directives = if quiet { format!("{level},{QUIET}") } else { level.to_owned() };
+    let quiet = ["error", "warn", "info"].contains(&level.as_str());
+    let directives = if quiet { format!("{level},{QUIET}") } else { level };
     // Spans are for the collector.
     format!("{directives},{}=off", camshaft_api::trace::TARGET)
 }
@@ -152,7 +142,6 @@ pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    filter(config)?;
     let format = LineFormat { directives: directives(config), json, color: std::io::stderr().is_terminal() };
     install(&format, spans)
 }
@@ -216,7 +205,7 @@ mod tests {
         let said = |level: &str| {
             let set = vec![format!("log.level={level}")];
             let config = Config::load(None, std::iter::empty(), &Overrides { set, ..Overrides::default() }).unwrap();
-            let lines = tracing_subscriber::registry().with(filter(&config).unwrap());
+            let lines = tracing_subscriber::registry().with(EnvFilter::new(directives(&config)));
             tracing::subscriber::with_default(lines, || {
                 let ours = tracing::enabled!(target: "camshaft", tracing::Level::ERROR);
                 let theirs = tracing::enabled!(target: "h2::proto::ping_pong", tracing::Level::WARN)
@@ -228,6 +217,7 @@ mod tests {
             assert_eq!(said(level), (true, false), "{level}");
         }
         assert_eq!(said("debug"), (true, true));
+        assert_eq!(said("warn, h2=warn"), (true, true), "however it is written");
     }
 
     #[tokio::test]

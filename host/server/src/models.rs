@@ -8,7 +8,7 @@ use camshaft_policy::FileError;
 use camshaft_tensor::TensorModel;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Auto, FlashKey, Format, ModelConfig, ModelSource};
+use crate::config::{Format, ModelConfig, ModelSource};
 use crate::demo;
 use crate::error::{DraftProblem, ModelProblem, ServerError};
 use crate::progress::{LoadBar, ProgressSink};
@@ -17,23 +17,62 @@ use crate::tensors;
 /// Bound of a file with a chat template.
 const TEMPLATE_BYTES: u64 = 1 << 20;
 
+/// Settings that only embedding models have.
+const OF_EMBEDDERS: &[&str] = &["dimensions", "embed-token-ids"];
+/// The same, of models that generate.
+const OF_GENERATORS: &[&str] = &[
+    "adapter",
+    "sampling",
+    "lora",
+    "lora-scale",
+    "sequences",
+    "max-sequences",
+    "max-tenant-sequences",
+    "kv-type",
+    "kv-layout",
+    "kv-reserve",
+    "kv-on-gpu",
+    "step-target",
+    "draft-model",
+    "chat-template",
+    "draft-tokens",
+];
+/// The same, of tensor models.
+const OF_PREDICTORS: &[&str] = &["backend", "batch-size", "batch-window"];
+/// The same, of models that llama.cpp computes.
+const OF_TEXTS: &[&str] = &[
+    "context-tokens",
+    "batch-tokens",
+    "max-step-tokens",
+    "threads",
+    "gpu-layers",
+    "devices",
+    "main-device",
+    "tensor-split",
+    "flash-attention",
+];
+
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
-    let (embed, generate) = (("embed", of_embedders(config)), ("generate", of_generators(config)));
-    let tensors = ("compute tensors", of_predictors(config));
+    let (embed, generate, tensors) =
+        (("embed", OF_EMBEDDERS), ("generate", OF_GENERATORS), ("compute tensors", OF_PREDICTORS));
     let others = match kind {
         ModelKind::Generate => vec![embed, tensors],
         ModelKind::Embed => vec![generate, tensors],
-        ModelKind::Predict => vec![embed, generate, ("read texts", of_texts(config))],
+        ModelKind::Predict => vec![embed, generate, ("read texts", OF_TEXTS)],
     };
-    for (of, settings) in others {
-        if let Some((key, value)) = settings.into_iter().find_map(|(key, value)| Some((key, value?))) {
-            return Err(ServerError::value(
-                &config.origins,
-                key,
-                &value,
-                format!("only for models that {of}, and this one does not: remove it"),
-            ));
+    let mut settings = config.settings();
+    // What every model without devices does.
+    settings.retain(|key, value| match key.as_str() {
+        "gpu-layers" => *value != 0,
+        "flash-attention" => *value != "off",
+        _ => true,
+    });
+    for (of, keys) in others {
+        if let Some((key, value)) = keys.iter().find_map(|&key| Some((key, settings.get(key)?))) {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let why = format!("only for models that {of}, and this one does not: remove it");
+            return Err(ServerError::value(&config.origins, key, &value, why));
         }
     }
     Ok(())
@@ -42,14 +81,14 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
 /// What reads the model's file. Refuses a kind that such a file has none of.
 pub(crate) fn format(config: &ModelConfig) -> Result<Format, ServerError> {
     let format = Format::of(&config.file_name());
-    let wrong = match (format, config.kind.wanted()) {
+    let (expected, file) = match (format, config.kind.wanted()) {
         (Format::Tensors, Some(ModelKind::Generate | ModelKind::Embed)) => ("\"predict\"", "a tensor model's file"),
         (Format::Gguf, Some(ModelKind::Predict)) => ("\"generate\" or \"embed\"", "a GGUF file"),
         _ => return Ok(format),
     };
-    let (expected, file) = wrong;
     let kind = config.kind.wanted().map_or("auto", ModelKind::as_str);
-    Err(ServerError::value(&config.origins, "kind", &kind, format!("must be \"auto\" or {expected} for {file}")))
+    let why = format!("must be \"auto\" or {expected} for {file}");
+    Err(ServerError::value(&config.origins, "kind", &kind, why))
 }
 
 /// Loads a tensor model. Its digest comes with it if one was asked for.
@@ -72,65 +111,6 @@ pub(crate) fn load_tensors(config: &ModelConfig) -> Result<(TensorModel, Option<
     }
     let model = read.load(config.backend.choice()).map_err(|problem| bad("path", problem))?;
     Ok((model, digest))
-}
-
-/// The settings that only embedding models have, with their values where something is asked for.
-fn of_embedders(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    let dimensions = &config.dimensions;
-    vec![
-        ("dimensions", (!dimensions.is_empty()).then(|| format!("{dimensions:?}"))),
-        ("embed-token-ids", config.embed_token_ids.then(|| "true".to_owned())),
-    ]
-}
-
-/// The same, of models that generate.
-fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-    let usual = ModelConfig::default();
-    vec![
-        ("adapter", (!config.adapter.is_empty()).then(|| format!("{} adapters", config.adapter.len()))),
-        ("sampling", (config.sampling != usual.sampling).then(|| "set".to_owned())),
-        ("lora", shown(&config.lora)),
-        ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
-        ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
-        ("max-sequences", config.max_sequences.map(|most| most.to_string())),
-        ("max-tenant-sequences", config.max_tenant_sequences.map(|most| most.to_string())),
-        ("kv-type", config.kv_type.set().map(|kv_type| kv_type.kv_type().as_str().to_owned())),
-        ("kv-layout", config.kv_layout.set().map(|layout| layout.layout().as_str().to_owned())),
-        ("kv-reserve", (config.kv_reserve != usual.kv_reserve).then(|| config.kv_reserve.as_str().to_owned())),
-        ("kv-on-gpu", (!config.kv_on_gpu).then(|| config.kv_on_gpu.to_string())),
-        ("step-target", (config.step_target != usual.step_target).then(|| config.step_target.to_string())),
-        ("draft-model", shown(&config.draft_model)),
-        ("chat-template", shown(&config.chat_template)),
-        ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
-    ]
-}
-
-/// The same, of tensor models.
-fn of_predictors(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    let usual = ModelConfig::default();
-    let (backend, size, window) = (config.backend, config.batch_size, config.batch_window);
-    vec![
-        ("backend", (backend != usual.backend).then(|| backend.as_str().to_owned())),
-        ("batch-size", (size != usual.batch_size).then(|| size.to_string())),
-        ("batch-window", (window != usual.batch_window).then(|| window.to_string())),
-    ]
-}
-
-/// The same, of models that llama.cpp computes.
-fn of_texts(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
-    let tokens = |tokens: &Auto<u32>| tokens.set().map(|tokens| tokens.to_string());
-    vec![
-        ("context-tokens", tokens(&config.context_tokens)),
-        ("batch-tokens", tokens(&config.batch_tokens)),
-        ("max-step-tokens", config.max_step_tokens.map(|most| most.to_string())),
-        ("threads", tokens(&config.threads)),
-        ("gpu-layers", tokens(&config.gpu_layers).filter(|layers| layers != "0")),
-        ("devices", (!config.devices.is_empty()).then(|| format!("{:?}", config.devices))),
-        ("main-device", config.main_device.clone()),
-        ("tensor-split", (!config.tensor_split.is_empty()).then(|| format!("{:?}", config.tensor_split))),
-        ("flash-attention", (config.flash_attention == FlashKey::On).then(|| "on".to_owned())),
-    ]
 }
 
 /// What the files of a model say of it.

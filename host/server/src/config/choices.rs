@@ -67,14 +67,6 @@ pub enum BackendKey {
 }
 
 impl BackendKey {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Wgpu => "wgpu",
-        }
-    }
-
     pub fn choice(self) -> BackendChoice {
         match self {
             Self::Auto => BackendChoice::Auto,
@@ -92,16 +84,6 @@ pub enum ReserveKey {
     #[default]
     Expected,
     Full,
-}
-
-impl ReserveKey {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Expected => "expected",
-            Self::Full => "full",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -176,15 +158,6 @@ pub enum NumaKey {
 }
 
 impl NumaKey {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Distribute => "distribute",
-            Self::Isolate => "isolate",
-            Self::Numactl => "numactl",
-        }
-    }
-
     pub fn wanted(self) -> Numa {
         match self {
             Self::Off => Numa::Off,

@@ -1,11 +1,11 @@
 //! Why a configuration cannot be read. Each text names who wrote the value: flag, variable, or file and line.
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::string::FromUtf8Error;
 
 use camshaft_policy::FileError;
 
-use super::keys::{Why, Wrong};
 use super::lost::Lost;
 use super::tree::{MisplacedKey, Node, Source, Syntax};
 
@@ -35,43 +35,55 @@ pub enum ConfigError {
     MisplacedKey { source: MisplacedKey, origin: Source },
     #[error("{entry} is no model so far, and has no path and no source ({origin})")]
     NoSuchModel { entry: String, origin: Source },
-    #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("; "))]
-    Values(Vec<Refused>),
+    #[error("{}", .0.iter().map(Wrong::to_string).collect::<Vec<_>>().join("; "))]
+    Values(Vec<Wrong>),
     #[error("a value cannot be written as TOML: {0}")]
     Unwritable(#[from] toml::ser::Error),
 }
 
-/// A value that is refused: its key, what is wrong with it, and who wrote it.
-#[derive(Debug, thiserror::Error)]
-#[error("{wrong}{}", .origin.as_ref().map(|origin| format!(" ({origin})")).unwrap_or_default())]
-pub struct Refused {
-    #[source]
-    wrong: Wrong,
+/// A key whose value is refused, and who wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    key: String,
+    /// Follows the key, or is a sentence of its own if the key is part of it.
+    why: String,
+    /// `None`: the default holds.
     origin: Option<Source>,
 }
 
-impl Refused {
-    fn new(wrong: Wrong, tree: &Node) -> Self {
-        let origin = tree.source(&wrong.key).filter(|source| **source != Source::Default).cloned();
-        Self { wrong, origin }
+impl Wrong {
+    pub(super) fn new(key: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { key: key.into(), why: why.into(), origin: None }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, why, origin } = self;
+        if !why.contains(&format!("`{key}`")) {
+            write!(f, "{key} ")?;
+        }
+        f.write_str(why)?;
+        origin.as_ref().map_or(Ok(()), |origin| write!(f, " ({origin})"))
     }
 }
 
 impl ConfigError {
-    pub(super) fn values(wrong: Vec<Wrong>, tree: &Node) -> Self {
-        Self::Values(wrong.into_iter().map(|wrong| Refused::new(wrong, tree)).collect())
+    pub(super) fn values(mut wrong: Vec<Wrong>, tree: &Node) -> Self {
+        for Wrong { key, origin, .. } in &mut wrong {
+            *origin = tree.source(key).filter(|source| **source != Source::Default).cloned();
+        }
+        Self::Values(wrong)
     }
 
     /// Of an order for one model, whose keys have nothing before them, and which came from nowhere else.
     pub(super) fn of_order(self) -> Self {
-        let Self::Values(mut refused) = self else { return self };
-        for Refused { wrong, origin } in &mut refused {
-            let key = wrong.key.strip_prefix(ORDERED).unwrap_or(&wrong.key).to_owned();
-            if let Why::Rule(rule) = &mut wrong.why {
-                *rule = rule.replacen(&wrong.key, &key, 1);
-            }
-            (wrong.key, *origin) = (key, None);
+        let Self::Values(mut all) = self else { return self };
+        for Wrong { key, why, origin } in &mut all {
+            let short = key.strip_prefix(ORDERED).unwrap_or(key).to_owned();
+            (*why, *origin) = (why.replacen(&*key, &short, 1), None);
+            *key = short;
         }
-        Self::Values(refused)
+        Self::Values(all)
     }
 }

@@ -1,5 +1,4 @@
 //! What the schema knows of the keys: which there are, what type each has, and its bounds.
-use std::error::Error;
 use std::fmt;
 
 use camshaft_core::shown::did_you_mean;
@@ -9,10 +8,11 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use toml::Value;
 
+use super::error::Wrong;
 use super::fixed::Fixed;
 use super::live::Live;
-use super::quantity::{ByteSize, DurationValue, SIZE, SPAN};
 use super::tree::{self, Node, Source};
+use super::values::{ByteSize, DurationValue, SIZE, SPAN};
 
 /// The schema of the whole file and of each half of it.
 #[derive(Debug)]
@@ -20,52 +20,6 @@ pub(super) struct Keys {
     pub(super) all: Json,
     pub(super) live: Json,
     pub(super) fixed: Json,
-}
-
-/// A key that is wrong, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
-    pub(super) key: String,
-    pub(super) why: Why,
-}
-
-/// What is wrong with a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Why {
-    /// A bound or a rule that it breaks. Follows the key, or is a sentence of its own if `key` is part of it.
-    Rule(String),
-    /// It has another type.
-    Type(toml::de::Error),
-}
-
-impl Wrong {
-    pub(super) fn new(key: impl Into<String>, rule: impl Into<String>) -> Self {
-        Self { key: key.into(), why: Why::Rule(rule.into()) }
-    }
-
-    pub(super) fn of_type(key: String, error: toml::de::Error) -> Self {
-        Self { key, why: Why::Type(error) }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, why } = self;
-        match why {
-            Why::Rule(rule) if rule.contains(&format!("`{key}`")) => f.write_str(rule),
-            Why::Rule(rule) => write!(f, "{key} {rule}"),
-            Why::Type(error) => write!(f, "{key} {}", error.message().trim_end()),
-        }
-    }
-}
-
-impl Error for Wrong {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.why {
-            Why::Rule(_) => None,
-            Why::Type(error) => Some(error),
-        }
-    }
 }
 
 impl Keys {
@@ -137,7 +91,7 @@ pub(super) fn is_text(schema: &Json) -> bool {
     match &schema["type"] {
         Json::String(one) => one == "string",
         Json::Array(several) => several.iter().all(|one| one == "string" || one == "null"),
-        _ => schema["oneOf"].as_array().is_some_and(|cases| cases.iter().all(|case| case["const"].is_string())),
+        _ => false,
     }
 }
 

@@ -8,9 +8,8 @@ use camshaft_policy::{GrantEntry, Grants, WrongGrant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::auto::Auto;
 use super::model::ModelConfig;
-use super::quantity::{ByteSize, DurationValue};
+use super::values::{Auto, ByteSize, DurationValue};
 
 /// Takes effect at a reload, without touching a running stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

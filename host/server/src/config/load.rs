@@ -1,5 +1,4 @@
 //! Reading and merging the sources: flags over environment over file over defaults.
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,17 +7,15 @@ use camshaft_policy::FileError;
 use serde::de::DeserializeOwned;
 use toml::Value;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Wrong};
 use super::fixed::Fixed;
-use super::keys::{self, Keys, Wrong};
+use super::keys::{self, Keys};
 use super::live::Live;
 use super::lost::lost;
 use super::model::ModelConfig;
-use super::origins::Origins;
 use super::overrides::{Overrides, Setting};
-use super::tree::{Node, Source};
-use super::whole::Config;
-use super::{environment, validate};
+use super::tree::{Node, Origins, Source};
+use super::{Config, environment, validate};
 
 /// Bytes of a configuration file.
 pub(super) const FILE_MAX_BYTES: u64 = 1 << 20;
@@ -95,16 +92,13 @@ impl Sources {
     pub fn snapshot(&self) -> Result<ConfigSnapshot, ConfigError> {
         let file = self.file.as_deref().map(read_file).transpose()?;
         let (config, tree) = self.read(file.as_deref())?;
-        let mut written = BTreeMap::new();
-        tree.leaves(&mut |key, value, source| {
-            if *source != Source::Default {
-                written.insert(key.to_owned(), (value, source));
-            }
-        });
         let mut effective = Vec::new();
         for (half, live) in [(value_of(&config.live)?, true), (value_of(&config.fixed)?, false)] {
             Node::of(half, &Source::Default).leaves(&mut |key, value, default| {
-                let (value, source) = written.get(key).copied().unwrap_or((value, default));
+                let (value, source) = match tree.at(key) {
+                    Some(Node::Leaf(value, source)) if *source != Source::Default => (value, source),
+                    _ => (value, default),
+                };
                 effective.push(Effective { key: key.to_owned(), value: value.clone(), source: source.clone(), live });
             });
         }
@@ -130,8 +124,7 @@ impl Sources {
     }
 
     fn merged(&self, file: Option<&str>, keys: &Keys) -> Result<Node, ConfigError> {
-        let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
-        tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
+        let mut tree = defaults()?;
         if let (Some(path), Some(text)) = (&self.file, file) {
             let parsed = Node::parse(text, path);
             tree.merge(parsed.map_err(|source| ConfigError::NotToml { path: path.clone(), source })?);
@@ -187,8 +180,7 @@ pub(crate) fn model_of(settings: serde_json::Map<String, serde_json::Value>) -> 
     let source = Source::Order;
     let given = without_nulls(settings).into_iter();
     let table = given.map(|(key, value)| Ok((key, value_of(&value)?))).collect::<Result<toml::Table, ConfigError>>()?;
-    let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
-    tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
+    let mut tree = defaults()?;
     let models = toml::Table::from_iter([("model".to_owned(), Value::Array(vec![Value::Table(table)]))]);
     tree.merge(Node::of(Value::Table(models), &source));
     complete_models(&mut tree)?;
@@ -246,6 +238,12 @@ fn complete_models(tree: &mut Node) -> Result<(), ConfigError> {
     Ok(())
 }
 
+fn defaults() -> Result<Node, ConfigError> {
+    let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
+    tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
+    Ok(tree)
+}
+
 fn value_of(config: &impl serde::Serialize) -> Result<Value, ConfigError> {
     Ok(Value::try_from(config)?)
 }
@@ -253,15 +251,9 @@ fn value_of(config: &impl serde::Serialize) -> Result<Value, ConfigError> {
 fn extract<T: DeserializeOwned>(half: &serde_json::Value, tree: &Node) -> Result<T, Wrong> {
     let value = keys::project(half, tree).unwrap_or_else(|| Value::Table(toml::Table::new()));
     serde_path_to_error::deserialize(value).map_err(|error| {
-        let path: Vec<String> = error
-            .path()
-            .iter()
-            .map(|segment| match segment {
-                serde_path_to_error::Segment::Seq { index } => index.to_string(),
-                segment => segment.to_string(),
-            })
-            .collect();
-        Wrong::of_type(path.join("."), error.into_inner())
+        // `model[0].id`, as everybody else writes it.
+        let key = error.path().to_string().replace('[', ".").replace(']', "");
+        Wrong::new(key, error.into_inner().message().trim_end())
     })
 }
 

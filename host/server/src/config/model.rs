@@ -1,25 +1,28 @@
 //! One model: where its weights are, and what its workers are made with.
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use camshaft_api::Naming;
 use camshaft_core::engine::ModelKind;
+use camshaft_core::family::description::Family;
+use camshaft_core::family::detect::{FamilyName, names};
 use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
+use camshaft_core::sampling::SamplingDefaults;
 use camshaft_core::sizes::Wishes;
 use camshaft_engine::AdapterOptions;
 use camshaft_registry::Source;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
-use super::auto::Auto;
 use super::choices::{
     BackendKey, FlashKey, IsolationKey, KindKey, KvLayoutKey, KvTypeKey, LoadKey, NumaKey, ReserveKey, SwapKey,
 };
-use super::family::FamilyKey;
-use super::origins::Origins;
-use super::quantity::DurationValue;
-use super::sampling::SamplingConfig;
+use super::tree::Origins;
+use super::values::{Auto, DurationValue};
 
 /// Name the models in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
@@ -252,6 +255,77 @@ impl Default for AdapterConfig {
     }
 }
 
+/// How the answers of a model have tool calls and thinking, by the family's name.
+#[derive(Debug, Clone, Copy, PartialEq, JsonSchema)]
+#[schemars(inline, extend("enum" = names().collect::<Vec<_>>()))]
+pub struct FamilyKey(#[schemars(with = "String")] pub &'static Family);
+
+impl Serialize for FamilyKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for FamilyKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Cow::<'de, str>::deserialize(deserializer)?;
+        name.parse().map(|FamilyName(family)| Self(family)).map_err(Error::custom)
+    }
+}
+
+/// Sampling parameters of requests that name none. Unset: what the model's file says, else OpenAI's defaults (temperature 1,
+/// nothing cut off). Can be changed while the model runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+#[schemars(inline)]
+pub struct SamplingConfig {
+    /// 0: the most probable token.
+    #[schemars(range(min = limits::TEMPERATURE.min, max = limits::TEMPERATURE.max))]
+    pub temperature: Option<f32>,
+    /// Tokens that are left, the most probable ones. 0: all.
+    #[schemars(range(min = limits::TOP_K.min, max = limits::TOP_K.max))]
+    pub top_k: Option<u32>,
+    /// The share of probability that is left. 1: all.
+    #[schemars(range(min = limits::TOP_P.min, max = limits::TOP_P.max))]
+    pub top_p: Option<f32>,
+    /// The least probability, as a part of that of the most probable token. 0: any.
+    #[schemars(range(min = limits::MIN_P.min, max = limits::MIN_P.max))]
+    pub min_p: Option<f32>,
+    /// The share of probability that is left, of tokens whose information is near the row's entropy. 1: all.
+    #[schemars(range(min = limits::TYPICAL_P.min, max = limits::TYPICAL_P.max))]
+    pub typical_p: Option<f32>,
+    /// Divides the logits of tokens that have occurred. 1: off.
+    #[schemars(range(min = limits::REPEAT_PENALTY.min, max = limits::REPEAT_PENALTY.max))]
+    pub repeat_penalty: Option<f32>,
+    /// Tokens that the repetition penalty looks at.
+    #[schemars(range(min = limits::REPEAT_LAST_N.min, max = limits::REPEAT_LAST_N.max))]
+    pub repeat_last_n: Option<u32>,
+    /// Subtracted for each occurrence of a token in the output.
+    #[schemars(range(min = limits::FREQUENCY_PENALTY.min, max = limits::FREQUENCY_PENALTY.max))]
+    pub frequency_penalty: Option<f32>,
+    /// Subtracted once for each token that occurs in the output.
+    #[schemars(range(min = limits::PRESENCE_PENALTY.min, max = limits::PRESENCE_PENALTY.max))]
+    pub presence_penalty: Option<f32>,
+}
+
+impl From<&SamplingConfig> for SamplingDefaults {
+    fn from(config: &SamplingConfig) -> Self {
+        let SamplingConfig { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, .. } = *config;
+        let SamplingConfig { repeat_last_n, frequency_penalty, presence_penalty, .. } = *config;
+        Self {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            repeat_penalty,
+            repeat_last_n,
+            frequency_penalty,
+            presence_penalty,
+        }
+    }
+}
+
 /// Where a model's weights are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelSource {
@@ -304,11 +378,17 @@ impl ModelConfig {
         }
     }
 
-    /// A model of which nothing is said.
-    pub(crate) fn usual() -> Self {
+    /// What is said of it otherwise than by default, and its id.
+    pub(crate) fn settings(&self) -> Map<String, Value> {
+        let written = |config: &Self| match serde_json::to_value(config) {
+            Ok(Value::Object(keys)) => keys,
+            _ => Map::new(),
+        };
         let mut usual = Self::default();
         usual.complete();
-        usual
+        let (mut settings, usual) = (written(self), written(&usual));
+        settings.retain(|key, value| key == "id" || usual.get(key) != Some(value));
+        settings
     }
 
     /// Fills in what follows from other keys.

@@ -8,15 +8,26 @@ use super::error::ConfigError;
 use super::tree::Source;
 
 /// What the command line says.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct Overrides {
-    /// Files, `demo`, or sources that are pulled.
+    /// A GGUF, ONNX or other model file to serve under its file name, `demo` or `digits` for the bundled models, or a source that is
+    /// pulled (hf:ORG/REPO/FILE, ...). May be repeated.
+    #[arg(long = "model", value_name = "PATH|demo|digits|SOURCE")]
     pub models: Vec<String>,
+    /// Address of the public listener.
+    #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
+    /// Address of the admin listener; empty for none.
+    #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<String>,
+    /// Directory of the policies.
+    #[arg(long, value_name = "DIR")]
     pub policy_dir: Option<PathBuf>,
+    /// Serve everybody, on any address, if there is no auth policy.
+    #[arg(long)]
     pub allow_anonymous: bool,
-    /// `key.path=value`.
+    /// Any other setting by its key path, e.g. `--set queue.high-watermark=64`. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
 

@@ -6,19 +6,21 @@ use camshaft_api::is_adapter_name;
 use camshaft_core::limits;
 use camshaft_policy::WrongGrant;
 use camshaft_registry::Source;
+use serde_json::json;
 
-use super::auto::Auto;
+use super::Config;
 use super::choices::{FlashKey, KindKey, KvLayoutKey, KvTypeKey};
+use super::error::Wrong;
 use super::fixed::{ClientAuth, Fixed};
-use super::keys::Wrong;
 use super::live::Live;
 use super::model::ModelConfig;
-use super::telling;
 use super::tree::{Node, Source as Origin};
-use super::whole::Config;
+use super::values::Auto;
 
 /// Names of models in an error, at most.
 const SHOWN_NAMES: usize = 10;
+/// The words for how much is logged.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Everything that is wrong. `tree` tells what was set from what is a default.
 pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
@@ -66,9 +68,38 @@ fn live(live: &Live, tree: &Node, wrong: &mut Vec<Wrong>) {
     if let Err(WrongGrant { index, key, why }) = live.policy.grants() {
         wrong.push(Wrong::new(format!("policy.grant.{index}.{key}"), why));
     }
-    if let Err(why) = telling::level_is_good(&live.log.level) {
-        wrong.push(Wrong::new("log.level", format!("{why}")));
-    }
+    wrong.extend(log_level(&live.log.level).map(|why| Wrong::new("log.level", why)));
+}
+
+/// A bare word that is no level would silence everything else: `tracing` takes it for a module. So would exceptions without a level:
+/// nothing says what holds for the rest.
+fn log_level(level: &str) -> Option<String> {
+    let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
+    let is_module = |word: &str| {
+        !word.is_empty()
+            && !word.starts_with('.')
+            && word.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-.:".contains(&c))
+    };
+    let is_exception =
+        |word: &str| word.split_once('=').is_some_and(|(module, level)| is_module(module) && is_level(level));
+    let words: Vec<&str> = level.split(',').map(str::trim).collect();
+    let levels = words.iter().filter(|word| is_level(word)).count();
+    let is_good = levels == 1 && words.iter().all(|word| is_level(word) || is_exception(word));
+    let known = LEVELS.join(", ");
+    (!is_good).then(|| {
+        format!("must be one of {known}, or one of them and exceptions as in info,llama.cpp=debug; got {level:?}")
+    })
+}
+
+/// Why spans cannot be sent there.
+fn endpoint(endpoint: &str) -> Option<String> {
+    let why = match endpoint.parse::<http::Uri>() {
+        Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty()) => return None,
+        Ok(uri) if uri.scheme_str() == Some("https") => " (spans are sent without TLS)".to_owned(),
+        Ok(_) => String::new(),
+        Err(error) => format!(" ({error})"),
+    };
+    Some(format!("must be a URL such as http://127.0.0.1:4317, got {endpoint:?}{why}"))
 }
 
 fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
@@ -113,9 +144,8 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
             wrong.push(Wrong::new("cors.origins", why));
         }
     }
-    if let Some(Err(why)) = fixed.telemetry.endpoint().map(telling::endpoint_is_good) {
-        wrong.push(Wrong::new("telemetry.otlp-endpoint", format!("{why}")));
-    }
+    let why = fixed.telemetry.endpoint().and_then(endpoint);
+    wrong.extend(why.map(|why| Wrong::new("telemetry.otlp-endpoint", why)));
 }
 
 /// Whether a key has a value from somewhere, rather than its default.
@@ -313,8 +343,8 @@ fn gpus(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&st
         wrong("tensor-split", format!("must have a number for each of the {devices} devices, got {parts}"));
     }
     if let Some(other) = earlier.iter().find(|other| other.numa != model.numa) {
-        let (id, here, there) = (&other.id, model.numa.as_str(), other.numa.as_str());
-        wrong("numa", format!("must be the same for all models: {here:?} here, {there:?} for {id:?}"));
+        let (id, here, there) = (&other.id, json!(model.numa), json!(other.numa));
+        wrong("numa", format!("must be the same for all models: {here} here, {there} for {id:?}"));
     }
     if model.flash_attention == FlashKey::Off && model.kv_type.set().is_some_and(|kv| kv != KvTypeKey::F16) {
         let why = "is \"off\", but kv-type stores values in fewer bits, which only flash attention reads";

@@ -43,31 +43,6 @@ pub(super) fn limits(config: &ModelConfig, kind: Option<ModelKind>) -> Map<Strin
     bounds::keys(kind).map(limit).collect()
 }
 
-/// Settings that differ from the defaults.
-pub(super) fn set(config: &ModelConfig) -> Map<String, Value> {
-    let written = |config: &ModelConfig| match serde_json::to_value(config) {
-        Ok(Value::Object(keys)) => keys,
-        _ => Map::new(),
-    };
-    let usual = written(&ModelConfig::usual());
-    written(config).into_iter().filter(|(key, value)| key == "id" || usual.get(key) != Some(value)).collect()
-}
-
-/// # Errors
-/// A setting is out of bounds.
-pub(super) fn check(config: &ModelConfig) -> Result<(), ModelRefusal> {
-    over(config, Map::new()).map(drop)
-}
-
-/// # Errors
-/// One of a model's names is that of another one.
-pub(super) fn check_beside<'a>(
-    config: &ModelConfig,
-    others: impl Iterator<Item = &'a ModelConfig>,
-) -> Result<(), ModelRefusal> {
-    config::beside(config, others).map_err(ModelRefusal::Invalid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,7 +62,7 @@ mod tests {
 
     #[test]
     fn regression_what_nobody_has_set_is_no_setting() {
-        let shown = |settings: Value| Value::Object(set(&order(settings).unwrap()));
+        let shown = |settings: Value| Value::Object(order(settings).unwrap().settings());
         assert_eq!(shown(json!({"id": "m", "path": "a.gguf"})), json!({"id": "m", "path": "a.gguf"}));
         let drafts = json!({"id": "m", "path": "a.gguf", "draft-tokens": 3});
         assert_eq!(shown(drafts.clone()), drafts);

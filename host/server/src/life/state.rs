@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::book::Book;
 use super::waiters::Waiters;
 use crate::bounds::ModelBounds;
-use crate::config::{AdapterConfig, ModelConfig, ModelSource, Origins};
+use crate::config::{self, AdapterConfig, ModelConfig, ModelSource, Origins};
 use crate::models;
 use crate::sizing::mib;
 use crate::start::{Started, now};
@@ -299,7 +299,7 @@ impl Resident {
             operation: self.operation.clone(),
             draining: self.draining.len(),
             limits: super::settings::limits(&self.config, self.kind.or(self.config.expected_kind())),
-            settings: super::settings::set(&self.config),
+            settings: self.config.settings(),
         }
     }
 }
@@ -349,7 +349,7 @@ impl State {
     /// One of its names leads to another model already.
     pub(super) fn check_names(&self, config: &ModelConfig) -> Result<(), ModelRefusal> {
         let others = self.residents.values().map(|resident| &resident.config).filter(|other| other.id != config.id);
-        super::settings::check_beside(config, others)
+        config::beside(config, others).map_err(ModelRefusal::Invalid)
     }
 
     /// What the file says of a model that nothing changes, and that waited because too much was done at once. What is gone goes
