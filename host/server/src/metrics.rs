@@ -5,9 +5,10 @@ use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
 use camshaft_core::policy::{KvTokens, WorkerFacts};
 use camshaft_core::report::{Report, WorkerCounters};
-use prometheus::core::Collector;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    register_gauge_vec_with_registry, register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
+    register_int_gauge_vec_with_registry,
 };
 
 use crate::error::ServerError;
@@ -27,19 +28,15 @@ pub(crate) struct ServerMetrics {
     kv_sums: GaugeVec,
     worker_up: IntGaugeVec,
     worker_restarts: IntCounterVec,
-    preemptions: IntCounterVec,
-    /// `preemptions` under its former name.
-    parks: IntCounterVec,
-    pauses: IntCounterVec,
-    cache_evictions: IntCounterVec,
     cache_tokens: GaugeVec,
     cache_ram_bytes: GaugeVec,
     sessions: GaugeVec,
-    draft_tokens: IntCounterVec,
-    adapter_switches: IntCounterVec,
-    rewinds: IntCounterVec,
-    tokens_taken_back: IntCounterVec,
+    /// What workers count, with what distinguishes one of the family beside the model.
+    counters: Vec<(IntCounterVec, Option<&'static str>, CounterPart)>,
 }
+
+/// What of a worker's counters adds to one that is exported.
+type CounterPart = fn(&WorkerCounters) -> u64;
 
 /// One of several who add up in a gauge: while a model is swapped, two of its versions are counted under one name.
 #[derive(Debug)]
@@ -95,48 +92,19 @@ pub(crate) struct PoolMetrics {
 #[derive(Debug)]
 pub(crate) struct WorkerMetrics {
     batch_tokens: Histogram,
-    preemptions: IntCounter,
-    parks: IntCounter,
-    pauses: IntCounter,
-    evicted_from_ram: IntCounter,
-    evicted_from_disk: IntCounter,
+    counters: Vec<(IntCounter, CounterPart)>,
     cache_tokens: Part,
     cache_ram_bytes: Part,
     sessions: Part,
     /// Of all workers of the model together.
     kv_cached: Part,
-    drafts_accepted: IntCounter,
-    drafts_rejected: IntCounter,
-    adapter_switches: IntCounter,
-    rewinds: IntCounter,
-    tokens_taken_back: IntCounter,
 }
 
 impl WorkerMetrics {
     /// Takes in everything that a worker reports of itself.
     pub(crate) fn note(&self, report: &Report) {
         report.batches.iter().for_each(|&tokens| self.batch_tokens.observe(f64::from(tokens)));
-        let WorkerCounters {
-            preemptions,
-            pauses,
-            drafts_accepted,
-            drafts_rejected,
-            adapter_switches,
-            rewinds,
-            tokens_taken_back,
-            evicted_from_ram,
-            evicted_from_cold,
-        } = report.counters;
-        self.preemptions.inc_by(preemptions);
-        self.parks.inc_by(preemptions);
-        self.pauses.inc_by(pauses);
-        self.drafts_accepted.inc_by(drafts_accepted);
-        self.drafts_rejected.inc_by(drafts_rejected);
-        self.adapter_switches.inc_by(adapter_switches);
-        self.rewinds.inc_by(rewinds);
-        self.tokens_taken_back.inc_by(tokens_taken_back);
-        self.evicted_from_ram.inc_by(evicted_from_ram);
-        self.evicted_from_disk.inc_by(evicted_from_cold);
+        self.counters.iter().for_each(|(counter, part)| counter.inc_by(part(&report.counters)));
         self.publish(&report.cache);
     }
 
@@ -153,45 +121,18 @@ impl WorkerMetrics {
     }
 }
 
-/// Makes families. What it makes is registered, so that none can be counted and never exported.
-struct Families<'a> {
-    registry: &'a Registry,
-}
-
-impl Families<'_> {
-    fn registered<T: Collector + Clone + 'static>(&self, family: T) -> prometheus::Result<T> {
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
-    }
-
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-        self.registered(IntGaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn float(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
-        self.registered(GaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
-        self.registered(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    /// Of each model.
-    fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> prometheus::Result<HistogramVec> {
-        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["model"])?)
-    }
-}
-
 /// Makes what counts threads.
 pub(crate) fn threads(registry: &Registry) -> Result<ThreadMetrics, ServerError> {
-    let families = Families { registry };
-    let make = || {
-        let running = families.gauge("camshaft_threads", "Threads that run, by what they do", &["thread"])?;
-        let help = "Threads of no model restarted after a panic";
-        let restarts = families.counter("camshaft_thread_restarts_total", help, &["thread"])?;
-        Ok::<_, prometheus::Error>(ThreadMetrics { running, restarts })
-    };
-    make().map_err(|error| ServerError::internal("register metrics", error))
+    let (name, help) = ("camshaft_threads", "Threads that run, by what they do");
+    let running = register_int_gauge_vec_with_registry!(name, help, &["thread"], registry).map_err(unregistered)?;
+    let (name, help) = ("camshaft_thread_restarts_total", "Threads of no model restarted after a panic");
+    let restarts = register_int_counter_vec_with_registry!(name, help, &["thread"], registry).map_err(unregistered)?;
+    Ok(ThreadMetrics { running, restarts })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn unregistered(error: prometheus::Error) -> ServerError {
+    ServerError::internal("register metrics", error)
 }
 
 /// Seconds from 100 us up.
@@ -202,36 +143,45 @@ fn seconds() -> Vec<f64> {
 impl ServerMetrics {
     /// Makes the families, and what tells of the build.
     pub(crate) fn new(registry: &Registry) -> Result<Self, ServerError> {
-        Self::make(&Families { registry }).map_err(|error| ServerError::internal("register metrics", error))
+        Self::make(registry).map_err(unregistered)
     }
 
-    fn make(families: &Families<'_>) -> prometheus::Result<Self> {
-        let gauge = |name: &str, help: &str, labels: &[&str]| families.gauge(name, help, labels);
-        let counter = |name: &str, help: &str, labels: &[&str]| families.counter(name, help, labels);
+    fn make(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge =
+            |name: &str, help: &str, labels: &[&str]| register_gauge_vec_with_registry!(name, help, labels, registry);
+        let whole = |name: &str, help: &str, labels: &[&str]| {
+            register_int_gauge_vec_with_registry!(name, help, labels, registry)
+        };
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            register_int_counter_vec_with_registry!(name, help, labels, registry)
+        };
+        let histogram = |name: &str, help: &str, buckets: Vec<f64>| {
+            register_histogram_vec_with_registry!(name, help, &["model"], buckets, registry)
+        };
         let (model, worker) = (&["model"], &["model", "worker"]);
-        let build = gauge("camshaft_build_info", "What is running; always 1", &["version", "llama_cpp"])?;
+        let build = whole("camshaft_build_info", "What is running; always 1", &["version", "llama_cpp"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), camshaft_engine::LLAMA_CPP]).set(1);
         let kv = "KV cache of all workers, in tokens: free, cached (prompts that further requests share), held by one request each";
         let batches = prometheus::exponential_buckets(1.0, 2.0, 13)?;
         let queued = "Time from arrival to dispatch";
         Ok(Self {
-            waiting: families.float(
+            waiting: gauge(
                 "camshaft_requests_waiting",
                 "Requests in the queue; of embeddings and predictions, those with inputs in it",
                 model,
             )?,
-            running: families.float("camshaft_requests_running", "Requests that a worker computes", model)?,
-            queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
-            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches.clone())?,
-            batch_requests: families.histogram(
+            running: gauge("camshaft_requests_running", "Requests that a worker computes", model)?,
+            queue_duration: histogram("camshaft_queue_duration_seconds", queued, seconds())?,
+            batch_tokens: histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches.clone())?,
+            batch_requests: histogram(
                 "camshaft_batch_requests",
                 "Requests of one batch of an embedding or tensor model",
                 batches,
             )?,
-            kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
-            kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
+            kv_tokens: gauge("camshaft_kv_tokens", kv, &["model", "state"])?,
+            kv_usage: gauge("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
             kv_sums: GaugeVec::new(Opts::new("kv", "Used and total"), &["model", "of"])?,
-            worker_up: gauge(
+            worker_up: whole(
                 "camshaft_worker_up",
                 "Whether the worker runs; two of a number do while a model is swapped",
                 worker,
@@ -241,42 +191,43 @@ impl ServerMetrics {
                 "Workers and embedders restarted after a panic",
                 worker,
             )?,
-            preemptions: counter(
-                "camshaft_preemptions_total",
-                "Sequences preempted because the KV cache was full, or by policy",
-                model,
-            )?,
-            parks: counter("camshaft_parks_total", "Former name of camshaft_preemptions_total", model)?,
-            pauses: counter("camshaft_pauses_total", "Sequences paused because their readers were behind", model)?,
-            cache_evictions: counter(
-                "camshaft_cache_evictions_total",
-                "Segments of KV cache evicted from a tier",
-                &["model", "tier"],
-            )?,
-            cache_tokens: families.float(
+            cache_tokens: gauge(
                 "camshaft_cache_tokens",
                 "Tokens of prefixes saved in segments, in RAM or on disk",
                 worker,
             )?,
-            cache_ram_bytes: families.float("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", worker)?,
-            sessions: families.float("camshaft_sessions", "Sessions that pin a prefix", worker)?,
-            draft_tokens: counter(
-                "camshaft_draft_tokens_total",
-                "Draft tokens of speculative decoding, accepted or rejected",
-                &["model", "result"],
-            )?,
-            adapter_switches: counter(
-                "camshaft_adapter_switches_total",
-                "Steps before which the LoRA adapters were changed",
-                model,
-            )?,
-            rewinds: counter("camshaft_filter_rewinds_total", "Times that filters had text drawn anew", model)?,
-            tokens_taken_back: counter(
-                "camshaft_filter_tokens_taken_back_total",
-                "Generated tokens that filters took back, which no client got",
-                model,
-            )?,
+            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", worker)?,
+            sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", worker)?,
+            counters: Self::counters(&counter)?,
         })
+    }
+
+    fn counters(
+        counter: &impl Fn(&str, &str, &[&str]) -> prometheus::Result<IntCounterVec>,
+    ) -> prometheus::Result<Vec<(IntCounterVec, Option<&'static str>, CounterPart)>> {
+        let of_model = |name, help| counter(name, help, &["model"]);
+        let preempted = "Sequences preempted because the KV cache was full, or by policy";
+        let evicted = "Segments of KV cache evicted from a tier";
+        let evictions = counter("camshaft_cache_evictions_total", evicted, &["model", "tier"])?;
+        let drafted = "Draft tokens of speculative decoding, accepted or rejected";
+        let drafts = counter("camshaft_draft_tokens_total", drafted, &["model", "result"])?;
+        let paused = "Sequences paused because their readers were behind";
+        let switched = "Steps before which the LoRA adapters were changed";
+        let taken_back = "Generated tokens that filters took back, which no client got";
+        Ok(vec![
+            (of_model("camshaft_preemptions_total", preempted)?, None, |of| of.preemptions),
+            (of_model("camshaft_parks_total", "Former name of camshaft_preemptions_total")?, None, |of| of.preemptions),
+            (of_model("camshaft_pauses_total", paused)?, None, |of| of.pauses),
+            (evictions.clone(), Some("ram"), |of| of.evicted_from_ram),
+            (evictions, Some("disk"), |of| of.evicted_from_cold),
+            (drafts.clone(), Some("accepted"), |of| of.drafts_accepted),
+            (drafts, Some("rejected"), |of| of.drafts_rejected),
+            (of_model("camshaft_adapter_switches_total", switched)?, None, |of| of.adapter_switches),
+            (of_model("camshaft_filter_rewinds_total", "Times that filters had text drawn anew")?, None, |of| {
+                of.rewinds
+            }),
+            (of_model("camshaft_filter_tokens_taken_back_total", taken_back)?, None, |of| of.tokens_taken_back),
+        ])
     }
 
     pub(crate) fn queue(&self, model: &str) -> QueueMetrics {
@@ -319,22 +270,17 @@ impl ServerMetrics {
     }
 
     pub(crate) fn worker(&self, model: &str, worker: &str) -> Arc<WorkerMetrics> {
+        let counter = |(family, label, part): &(IntCounterVec, Option<&'static str>, CounterPart)| {
+            let labels: Vec<&str> = [model].into_iter().chain(*label).collect();
+            (family.with_label_values(&labels), *part)
+        };
         Arc::new(WorkerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
-            preemptions: self.preemptions.with_label_values(&[model]),
-            parks: self.parks.with_label_values(&[model]),
-            pauses: self.pauses.with_label_values(&[model]),
-            evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
-            evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
+            counters: self.counters.iter().map(counter).collect(),
             cache_tokens: Part::new(self.cache_tokens.with_label_values(&[model, worker])),
             cache_ram_bytes: Part::new(self.cache_ram_bytes.with_label_values(&[model, worker])),
             sessions: Part::new(self.sessions.with_label_values(&[model, worker])),
             kv_cached: Part::new(self.kv_tokens.with_label_values(&[model, "cached"])),
-            drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
-            drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
-            adapter_switches: self.adapter_switches.with_label_values(&[model]),
-            rewinds: self.rewinds.with_label_values(&[model]),
-            tokens_taken_back: self.tokens_taken_back.with_label_values(&[model]),
         })
     }
 }
