@@ -1,6 +1,5 @@
 //! Each worker's share of the prefix cache.
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, iter};
 
@@ -16,14 +15,22 @@ use serde::{Deserialize, Serialize};
 use crate::config::{CacheMemory, Config, Origins};
 use crate::error::{self, ServerError};
 
-/// What it is made of, for another process.
+/// An equal share for every worker, since each keeps its own segments, as it is told to another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct CacheParts {
     pub(crate) ram_bytes: u64,
     session_ttl: Duration,
-    /// The directory, bytes of all, and bytes of one worker.
-    disk: Option<(PathBuf, u64, u64)>,
+    disk: Option<DiskShare>,
     origins: Origins,
+}
+
+/// Where prefixes outlive the process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct DiskShare {
+    dir: PathBuf,
+    all_bytes: u64,
+    /// Of one worker.
+    bytes: u64,
 }
 
 impl CacheParts {
@@ -32,26 +39,15 @@ impl CacheParts {
     }
 
     pub(crate) fn dir(&self) -> Option<&Path> {
-        self.disk.as_ref().map(|(dir, ..)| dir.as_path())
+        self.disk.as_ref().map(|disk| disk.dir.as_path())
     }
 }
 
-/// An equal share for every worker, since each keeps its own segments.
+/// The same, and whose threads write to the disk.
 #[derive(Debug, Clone)]
 pub(crate) struct CachePlan {
-    pub(crate) ram_bytes: u64,
-    session_ttl: Duration,
-    disk: Option<DiskShare>,
-    origins: Origins,
+    parts: CacheParts,
     spawner: Spawner,
-}
-
-/// Where prefixes outlive the process.
-#[derive(Debug, Clone)]
-struct DiskShare {
-    room: Arc<DiskRoom>,
-    /// Bytes of one worker.
-    bytes: u64,
 }
 
 /// Whose prefixes.
@@ -97,29 +93,25 @@ impl CacheShare {
 impl CachePlan {
     pub(crate) fn of(config: &Config, share: CacheShare) -> Self {
         let disk = config.fixed.cache.tier();
-        let disk = disk
-            .map(|disk| DiskShare { room: DiskRoom::new(disk.dir, disk.bytes).into(), bytes: share.part(disk.bytes) });
+        let disk = disk.map(|disk| DiskShare { dir: disk.dir, all_bytes: disk.bytes, bytes: share.part(disk.bytes) });
         let memory = &config.live.cache;
         let (ram_bytes, session_ttl) = (share.of(memory), memory.session_ttl.0);
-        Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
+        Self::of_parts(CacheParts { ram_bytes, session_ttl, disk, origins: config.origins.clone() })
     }
 
     /// Nothing is kept.
     pub(crate) fn none() -> Self {
-        let (session_ttl, origins, spawner) = (Duration::ZERO, Origins::default(), Spawner::detached());
-        Self { ram_bytes: 0, session_ttl, disk: None, origins, spawner }
+        let (session_ttl, origins) = (Duration::ZERO, Origins::default());
+        Self::of_parts(CacheParts { ram_bytes: 0, session_ttl, disk: None, origins })
     }
 
     pub(crate) fn parts(&self) -> CacheParts {
-        let Self { ram_bytes, session_ttl, .. } = *self;
-        let disk = self.disk.as_ref().map(|disk| (disk.room.dir().to_owned(), disk.room.capacity(), disk.bytes));
-        CacheParts { ram_bytes, session_ttl, disk, origins: self.origins.clone() }
+        self.parts.clone()
     }
 
     /// In another process.
-    pub(crate) fn of_parts(CacheParts { ram_bytes, session_ttl, disk, origins }: CacheParts) -> Self {
-        let disk = disk.map(|(dir, all, bytes)| DiskShare { room: DiskRoom::new(dir, all).into(), bytes });
-        Self { ram_bytes, session_ttl, disk, origins, spawner: Spawner::detached() }
+    pub(crate) fn of_parts(parts: CacheParts) -> Self {
+        Self { parts, spawner: Spawner::detached() }
     }
 
     /// Whose threads write to the disk.
@@ -130,11 +122,11 @@ impl CachePlan {
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
     pub(crate) fn open(&self, owner: &CacheOwner<'_>) -> PrefixCache {
         let (model, worker) = (owner.id, owner.worker);
-        let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
+        let cache = PrefixCache::new(self.parts.ram_bytes).with_session_ttl(self.parts.session_ttl);
         match self.trusting(|| self.open_disk(owner).map_err(|error| self.unusable(error))) {
             Ok(None) => cache,
             Ok(Some((tier, segments))) => {
-                let dir = self.dir().map(|dir| tracing::field::display(dir.display()));
+                let dir = self.parts.dir().map(|dir| tracing::field::display(dir.display()));
                 tracing::info!(segments = segments.len(), model, %worker, dir, "prefixes found on disk");
                 cache.with_cold(Box::new(tier), segments)
             }
@@ -143,10 +135,6 @@ impl CachePlan {
                 cache
             }
         }
-    }
-
-    fn dir(&self) -> Option<&Path> {
-        self.disk.as_ref().map(|disk| disk.room.dir())
     }
 
     /// Opens the directory, if it can be trusted: before, and after that, since somebody else may make a part of its path
@@ -162,7 +150,7 @@ impl CachePlan {
     /// # Errors
     /// Which part of its path, or which key, cannot be trusted.
     pub(crate) fn check_trust(&self) -> Result<(), ServerError> {
-        let Some(dir) = self.dir() else { return Ok(()) };
+        let Some(dir) = self.parts.dir() else { return Ok(()) };
         let below = fs::read_dir(dir).into_iter().flatten().flatten();
         let below = below.filter(|entry| disk::is_layout(&entry.file_name())).map(|entry| entry.path());
         let check = || {
@@ -173,7 +161,7 @@ impl CachePlan {
             }
             Ok::<_, Untrusted>(())
         };
-        check().map_err(|error| ServerError::value(&self.origins, "cache.disk-dir", &dir.display(), error))
+        check().map_err(|error| ServerError::value(&self.parts.origins, "cache.disk-dir", &dir.display(), error))
     }
 
     /// A worker's segments on disk; `None` if none are to be kept there.
@@ -189,21 +177,21 @@ impl CachePlan {
     /// # Errors
     /// The directory cannot be made or read.
     pub(crate) fn check_disk(&self) -> Result<(), DiskError> {
-        self.dir().map_or(Ok(()), |dir| DiskTier::check(&dir.join("a model")))
+        self.parts.dir().map_or(Ok(()), |dir| DiskTier::check(&dir.join("a model")))
     }
 
     fn disk_options(&self, owner: &CacheOwner<'_>) -> Option<DiskOptions> {
-        let (share, identity) = (self.disk.as_ref()?, owner.model.identity()?);
+        let (share, identity) = (self.parts.disk.as_ref()?, owner.model.identity()?);
         let context = format!("{}|model {}|worker {}", owner.options.state_layout(), owner.id, owner.worker);
         let layout = Layout { model: identity.to_owned(), context };
-        let (room, spawner) = (share.room.clone(), self.spawner.clone());
+        let (room, spawner) = (DiskRoom::new(share.dir.clone(), share.all_bytes).into(), self.spawner.clone());
         Some(DiskOptions { room, capacity_bytes: share.bytes, layout, spawner })
     }
 
     /// Names the key that is to blame for a directory that cannot be used, and who wrote it.
     pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
-        let dir = self.dir().map(|dir| dir.display().to_string()).unwrap_or_default();
-        ServerError::value(&self.origins, "cache.disk-dir", &dir, error::chain(&error))
+        let dir = self.parts.dir().map(|dir| dir.display().to_string()).unwrap_or_default();
+        ServerError::value(&self.parts.origins, "cache.disk-dir", &dir, error::chain(&error))
     }
 }
 
@@ -213,13 +201,18 @@ mod tests {
 
     use super::*;
 
+    /// With a cache on disk.
+    fn plan(dir: &Path) -> CachePlan {
+        let mut plan = CachePlan::none();
+        plan.parts.disk = Some(DiskShare { dir: dir.to_owned(), all_bytes: 1 << 20, bytes: 1 << 20 });
+        plan
+    }
+
     #[test]
     fn regression_a_directory_that_somebody_else_makes_meanwhile_is_not_used() {
         let above = tempfile::tempdir().unwrap();
         let dir = above.path().join("made/by/others");
-        let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
-        let disk = Some(DiskShare { room: DiskRoom::new(dir.clone(), 1 << 20).into(), bytes: 1 << 20 });
-        let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
+        let plan = plan(&dir);
         let make = |mode| {
             fs::create_dir_all(&dir).unwrap();
             fs::set_permissions(above.path().join("made"), fs::Permissions::from_mode(mode)).unwrap();
@@ -234,9 +227,7 @@ mod tests {
     #[test]
     fn regression_what_else_lies_in_the_directory_turns_nothing_off() {
         let dir = tempfile::tempdir().unwrap();
-        let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
-        let disk = Some(DiskShare { room: DiskRoom::new(dir.path().to_owned(), 1 << 20).into(), bytes: 1 << 20 });
-        let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
+        let plan = plan(dir.path());
         fs::write(dir.path().join(".gitkeep"), "").unwrap();
         fs::create_dir(dir.path().join("lost+found")).unwrap();
         fs::write(dir.path().join("lost+found/key"), "").unwrap();

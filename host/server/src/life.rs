@@ -17,7 +17,7 @@ use camshaft_api::{
     Absence, Adapter, AdapterRefusal, Adapters, Api, Change, Model, ModelControl, ModelRefusal, Operation, Residence,
     WantedAdapter, Woken,
 };
-use camshaft_core::sizes::Machine;
+use camshaft_core::sizes::{self, Machine};
 use camshaft_core::threads::Spawner;
 use serde_json::{Map, Value};
 use tokio::sync::{oneshot, watch};
@@ -25,9 +25,10 @@ use tokio::sync::{oneshot, watch};
 use self::state::{Origin, Resident, State};
 use crate::bounds;
 use crate::cache_plan::CacheShare;
-use crate::config::{LoadKey, ModelConfig, Models};
+use crate::config::{Live, LoadKey, ModelConfig, Models};
 use crate::error::ServerError;
 use crate::progress::ProgressSink;
+use crate::sizing::mib;
 use crate::start::Starter;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
@@ -42,8 +43,10 @@ pub(crate) struct LifeSetup {
     pub(crate) engines: Engines,
     /// As it was when its memory was divided.
     pub(crate) machine: Machine,
+    /// What was left to the process then, beside models.
+    pub(crate) process: u64,
     /// Of the prefix cache.
-    pub(crate) share: Arc<Mutex<CacheShare>>,
+    pub(crate) share: Mutex<CacheShare>,
     pub(crate) tuning: watch::Sender<Tuning>,
     /// For the threads of operations.
     pub(crate) spawner: Spawner,
@@ -102,6 +105,36 @@ impl ModelLife {
     /// Notes a model that is not loaded before somebody asks for it.
     pub(crate) fn note_asleep(&self, config: ModelConfig) {
         self.state().residents.insert(config.id.clone(), Resident::new(config, Origin::File));
+    }
+
+    /// As it was when its memory was divided.
+    pub(crate) fn machine(&self) -> Machine {
+        self.setup.machine
+    }
+
+    /// Has all models follow what is said of queues, and of memory for requests and prefixes. `changed`: the keys that are new.
+    pub(crate) fn tune(&self, live: &Live, changed: &[String]) {
+        let LifeSetup { machine, process, share, tuning, .. } = &self.setup;
+        let share = *share.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = sizes::process(live.limits.bodies_bytes(*machine));
+        if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
+            let more = mib(taken - process);
+            tracing::warn!(
+                "requests may take {more} more than was left to them when the models were sized at the start"
+            );
+        }
+        let ram = live.cache.ram.set().map(|ram| ram.0).filter(|_| changed.iter().any(|key| key == "cache.ram"));
+        if let Some(wished) = ram.filter(|&ram| share.workers > 0 && ram > share.most) {
+            let most = mib(share.most);
+            tracing::warn!(
+                "cache.ram = {} is cut to {most}: what the models were given at the start leaves no more to it",
+                mib(wished)
+            );
+        }
+        // Models that lose their devices from now on are sized beside it.
+        self.promised().set_rest(taken.max(*process), share.all(&live.cache));
+        let new = Tuning::of(live, share);
+        tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
     }
 
     fn sleepers(&self) -> Vec<ModelConfig> {

@@ -24,7 +24,7 @@ use crate::placing;
 use crate::policies;
 use crate::progress::{MODELS, ProgressSink};
 use crate::registry::Obtained;
-use crate::reload::{self, Bound, Reloader};
+use crate::reload::{self, Reloader};
 use crate::shutdown;
 use crate::sizing::Room;
 use crate::start::Starter;
@@ -122,13 +122,12 @@ impl Load {
         let cores = Cores::of(sized.teams(), config.live.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
-        let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
             runtime: tokio::runtime::Handle::current(),
             cores,
-            promised: promised.clone(),
+            promised: Arc::new(Mutex::new(Promised::of(&budget))),
             tuned,
-            cache: CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
+            cache: CachePlan::of(&config, share),
             policies: policies.clone(),
             metrics,
             supervisor: supervisor.clone(),
@@ -138,14 +137,14 @@ impl Load {
             log: log.clone(),
             fakes: Arc::new(engines::fake_parts),
         };
-        let share = Arc::new(Mutex::new(share));
         let spawner = supervisor.spawner(ShutdownStage::Policies);
         let life = ModelLife::new(LifeSetup {
             starter,
             engines,
             machine,
-            share: share.clone(),
-            tuning: tuning.clone(),
+            process: budget.process,
+            share: Mutex::new(share),
+            tuning,
             spawner,
             cache: config.fixed.models.clone(),
         });
@@ -174,8 +173,7 @@ impl Load {
             .for_each(|model| life.note_asleep(model.clone()));
         life.bind(&api);
         life.keep()?;
-        let process = budget.process;
-        live.bind(Bound { api: api.clone(), tuning, share, models: life, machine, process, promised });
+        live.bind(api.clone(), life);
         Ok(LoadedConfig { api, policies, live })
     }
 

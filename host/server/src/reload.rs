@@ -5,24 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camshaft_api::{AdminAccess, Api, ApiLimits, Control, PolicyScan, Reloaded};
-use camshaft_core::promised::Promised;
-use camshaft_core::sizes::{self, Machine};
+use camshaft_core::sizes::Machine;
 use camshaft_policy::{Demands, PolicyError, PolicyHost};
-use prometheus::IntCounterVec;
+use prometheus::{IntCounterVec, register_int_counter_vec_with_registry};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
 
-use crate::cache_plan::CacheShare;
 use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
 use crate::error::ServerError;
 use crate::life::ModelLife;
 use crate::logging::LogHandle;
+use crate::metrics::unregistered;
 use crate::policies;
 use crate::shutdown::Times;
-use crate::sizing::mib;
 use crate::tls::Certificate;
 use crate::token;
-use crate::tuning::Tuning;
 
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -55,29 +51,13 @@ pub(crate) struct Reloader {
 #[derive(Debug)]
 struct ReloadState {
     config: Config,
-    /// Bound once everything is loaded.
-    bound: Option<Bound>,
+    /// Who hears of a change, once everything is loaded.
+    bound: Option<(Arc<Api>, Arc<ModelLife>)>,
     /// What is in force, key by key.
     keys: Vec<Effective>,
     /// The text of the file that is in force.
     file: Option<String>,
     last: Reloaded,
-}
-
-/// Who hears of a change.
-#[derive(Debug)]
-pub(crate) struct Bound {
-    pub(crate) api: Arc<Api>,
-    pub(crate) tuning: watch::Sender<Tuning>,
-    /// Of the prefix cache.
-    pub(crate) share: Arc<Mutex<CacheShare>>,
-    /// Follows what is said about models.
-    pub(crate) models: Arc<ModelLife>,
-    /// As it was when its memory was divided.
-    pub(crate) machine: Machine,
-    /// What was left to the process then, beside models.
-    pub(crate) process: u64,
-    pub(crate) promised: Arc<Mutex<Promised>>,
 }
 
 impl Reloader {
@@ -88,8 +68,9 @@ impl Reloader {
         Arc::new(Self { setup, turn: Mutex::default(), state: Mutex::new(state) })
     }
 
-    pub(crate) fn bind(&self, bound: Bound) {
-        self.state().bound = Some(bound);
+    /// From now on these hear of changes.
+    pub(crate) fn bind(&self, api: Arc<Api>, models: Arc<ModelLife>) {
+        self.state().bound = Some((api, models));
     }
 
     /// How long the parts of a shutdown may take, as it is now.
@@ -214,30 +195,10 @@ fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
         needs_restart.push("model.numa".to_owned());
     }
     let changed = config::changed(&state.config.live, &new.live);
-    if let Some(Bound { api, tuning, share, models, machine, process, promised }) = &state.bound {
-        let share = *share.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((api, models)) = &state.bound {
         models.follow(&state.config.live.model, &new.live.model);
-        api.set_limits(limits(&new.live, *machine));
-        let taken = sizes::process(new.live.limits.bodies_bytes(*machine));
-        if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
-            let more = mib(taken - process);
-            tracing::warn!(
-                "requests may take {more} more than was left to them when the models were sized at the start"
-            );
-        }
-        let ram = new.live.cache.ram.set().map(|ram| ram.0).filter(|_| changed.iter().any(|key| key == "cache.ram"));
-        if let Some(wished) = ram.filter(|&ram| share.workers > 0 && ram > share.most) {
-            let most = mib(share.most);
-            tracing::warn!(
-                "cache.ram = {} is cut to {most}: what the models were given at the start leaves no more to it",
-                mib(wished)
-            );
-        }
-        // Models that lose their devices from now on are sized beside it.
-        let cache = share.all(&new.live.cache);
-        promised.lock().unwrap_or_else(PoisonError::into_inner).set_rest(taken.max(*process), cache);
-        let new = Tuning::of(&new.live, share);
-        tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
+        api.set_limits(limits(&new.live, models.machine()));
+        models.tune(&new.live, &changed);
     }
     (state.config.live, state.config.origins) = (new.live, new.origins);
     Reloaded { changed, needs_restart, ..Reloaded::default() }
@@ -316,15 +277,11 @@ const RESULTS: [&str; 2] = ["ok", "rejected"];
 
 /// Counts rereads.
 pub(crate) fn reloads(registry: &prometheus::Registry) -> Result<IntCounterVec, ServerError> {
-    let make = || {
-        let opts = prometheus::Opts::new("camshaft_config_reloads_total", "Times the configuration was read again");
-        let counter = IntCounterVec::new(opts, &["result"])?;
-        registry.register(Box::new(counter.clone()))?;
-        // Series that start at zero, so that the first increase is visible.
-        RESULTS.iter().for_each(|result| drop(counter.with_label_values(&[result])));
-        Ok::<_, prometheus::Error>(counter)
-    };
-    make().map_err(|error| ServerError::internal("register metrics", error))
+    let (name, help) = ("camshaft_config_reloads_total", "Times the configuration was read again");
+    let counter = register_int_counter_vec_with_registry!(name, help, &["result"], registry).map_err(unregistered)?;
+    // Series that start at zero, so that the first increase is visible.
+    RESULTS.iter().for_each(|result| drop(counter.with_label_values(&[result])));
+    Ok(counter)
 }
 
 #[cfg(test)]

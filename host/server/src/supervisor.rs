@@ -29,14 +29,11 @@ pub(crate) enum ShutdownStage {
     Dispatch,
     /// Workers and embedders.
     Compute,
-    /// Writers of the prefix cache on disk, which workers close.
-    Storage,
     /// The policy watcher, and components that are being compiled.
     Policies,
 }
 
-const STAGES: [ShutdownStage; 4] =
-    [ShutdownStage::Dispatch, ShutdownStage::Compute, ShutdownStage::Storage, ShutdownStage::Policies];
+const STAGES: [ShutdownStage; 3] = [ShutdownStage::Dispatch, ShutdownStage::Compute, ShutdownStage::Policies];
 /// How long the policy threads have to end. Compiling cannot be interrupted.
 const POLICIES_END: Duration = Duration::from_secs(5);
 
@@ -145,7 +142,7 @@ impl Drop for AliveCount {
 /// Owns every thread of the server but those of the runtime and the clock of the policies.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    stages: [Mutex<Threads>; 4],
+    stages: [Mutex<Threads>; STAGES.len()],
     metrics: OnceLock<ThreadMetrics>,
     /// The thread whose panic nothing can make good.
     failed: watch::Sender<Option<String>>,

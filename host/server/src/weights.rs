@@ -298,6 +298,9 @@ mod tests {
             .map(|model| Engines::Fake.load(model, &LogHandle::silent(), &ProgressSink::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
-        assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);
+        assert_eq!(
+            CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).parts().ram_bytes,
+            1 << 30
+        );
     }
 }
