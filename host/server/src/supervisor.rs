@@ -198,18 +198,9 @@ impl Supervisor {
         let supervisor = Arc::downgrade(self);
         Spawner::new(move |name, body| {
             let supervisor = supervisor.upgrade().ok_or_else(|| io::Error::other("the server has ended"))?;
-            let running = AliveCount::new(supervisor.running(name));
-            supervisor.start(stage, name, move |_| {
-                let _running = running;
-                if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                    tracing::error!(thread = name, "thread panicked");
-                }
-            })
+            let panicked = move || tracing::error!(thread = name, "thread panicked");
+            supervisor.start_counted(stage, name, |_| body(), panicked)
         })
-    }
-
-    fn running(&self, name: &str) -> Option<IntGauge> {
-        self.metrics.get().map(|metrics| metrics.running.with_label_values(&[name]))
     }
 
     /// Starts a thread that is not restarted: after its panic the server has to end, see [`Supervisor::failed`].
@@ -223,15 +214,26 @@ impl Supervisor {
         body: impl FnOnce(&Stop) + Send + 'static,
     ) -> Result<(), ServerError> {
         let (failed, thread) = (self.failed.clone(), name.to_owned());
-        let running = AliveCount::new(self.running(name));
-        let started = self.start(stage, name, move |stop| {
-            let _running = running;
-            if catch_unwind(AssertUnwindSafe(|| body(stop))).is_err() {
-                tracing::error!(thread, "thread panicked; the server ends");
-                failed.send_replace(Some(thread));
-            }
-        });
+        let panicked = move || {
+            tracing::error!(thread, "thread panicked; the server ends");
+            failed.send_replace(Some(thread));
+        };
+        let started = self.start_counted(stage, name, body, panicked);
         started.map_err(|error| ServerError::internal("start a thread", error))
+    }
+
+    fn start_counted(
+        &self,
+        stage: ShutdownStage,
+        name: &str,
+        body: impl FnOnce(&Stop) + Send + 'static,
+        panicked: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let running = AliveCount::new(self.metrics.get().map(|metrics| metrics.running.with_label_values(&[name])));
+        self.start(stage, name, move |stop| {
+            let _running = running;
+            catch_unwind(AssertUnwindSafe(|| body(stop))).unwrap_or_else(|_| panicked());
+        })
     }
 
     /// Starts a thread that runs `service`, from `first` on. After a panic the service gets a new incarnation, at once or
