@@ -60,9 +60,6 @@ impl Source {
     }
 
     fn write(&self, level: sys::ggml_log_level, line: &str) {
-        if line.contains(CONTEXT_OVERFLOW) {
-            return;
-        }
         let (function, message) = function(line);
         // Evaluated only if somebody wants the line. The level and the target of an event are constants.
         macro_rules! event {
@@ -97,7 +94,7 @@ impl Line {
             return [abandoned, None];
         };
         let whole = self.take().map_or(Cow::Borrowed(end), |start| Cow::Owned(start + end));
-        [abandoned, Some((self.level, whole))]
+        [abandoned, Some((self.level, whole)).filter(|(_, line)| !line.contains(CONTEXT_OVERFLOW))]
     }
 
     fn take(&mut self) -> Option<String> {
@@ -138,6 +135,8 @@ mod tests {
         check(&[(WARN, "a")], &[]);
         check(&[(INFO, "\n")], &[(INFO, "")]);
         check(&[(INFO, "a\nb\n")], &[(INFO, "a\nb")]);
+        let overflow = "n_ctx_seq (8192) > n_ctx_train (1024) -- possible training context overflow\n";
+        check(&[(WARN, overflow), (WARN, "something else\n")], &[(WARN, "something else")]);
     }
 
     #[test]
