@@ -424,7 +424,9 @@ fn regression_what_would_fail_or_be_silent_in_serve_is_refused() {
 
 #[test]
 fn regression_exceptions_to_the_log_level_need_a_level() {
-    for level in ["camshaft_policy=debug", "llama.cpp=off,camshaft_policy=debug", "info,debug", "info,", ""] {
+    for level in
+        ["camshaft_policy=debug", "llama.cpp=off,camshaft_policy=debug", "info,debug", "info,", "info,.cpp=off", ""]
+    {
         let error = file(&format!("[log]\nlevel = \"{level}\"")).unwrap_err();
         let named = ["log.level", "off, error, warn, info, debug, trace", &format!("got {level:?}")];
         assert!(named.iter().all(|word| error.contains(word)), "{level:?}: {error}");

@@ -65,6 +65,9 @@ fn regression_the_schema_has_a_title_and_says_what_each_key_does() {
     assert!(keys > 45, "{keys}");
     assert_eq!(schema["properties"]["queue"]["properties"]["timeout"]["default"], "1m");
     assert_eq!(schema["properties"]["limits"]["properties"]["connections"]["maximum"], 1_000_000);
+    let model = &schema["properties"]["model"]["items"]["properties"];
+    assert_eq!(model["kv-type"]["enum"], serde_json::json!(["auto", "f16", "q8_0", "q4_0"]));
+    assert_eq!(model["kv-type"]["type"], "string");
     // A section of both halves has the keys of both.
     let limits = schema["properties"]["limits"]["properties"].as_object().unwrap();
     assert!(limits.contains_key("body") && limits.contains_key("connections"), "{limits:?}");
