@@ -1,4 +1,5 @@
 //! The command line: flags to configuration, errors to exit codes.
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -257,10 +258,7 @@ pub(crate) fn run_role() -> Option<ExitCode> {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Its standard error is the server's.
-            let _ = std::io::Write::write_all(
-                &mut std::io::stderr(),
-                format!("camshaft: the process that reads: {error}\n").as_bytes(),
-            );
+            let _ = writeln!(io::stderr(), "camshaft: the process that reads: {error}");
             ExitCode::FAILURE
         }
     })
@@ -279,9 +277,7 @@ pub fn run() -> ExitCode {
             let code = if error.use_stderr() { 64 } else { 0 };
             // What was given is anybody's, and clap hands it to a terminal as it is.
             let _ = match error.use_stderr() {
-                true => {
-                    std::io::Write::write_all(&mut std::io::stderr(), on_lines(&error.render().to_string()).as_bytes())
-                }
+                true => io::stderr().write_all(on_lines(&error.render().to_string()).as_bytes()),
                 false => error.print(),
             };
             return ExitCode::from(code);
@@ -386,7 +382,7 @@ fn report(error: &ServerError) {
     }
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let write = move || {
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+        let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
         let _ = done.send(());
     };
     // A reader who does not read must not keep the process.

@@ -14,18 +14,13 @@ use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, LoadKey, Sources};
 use crate::cores::Cores;
 use crate::devices::Devices;
-use crate::engines;
 use crate::error::ServerError;
 use crate::life::{LifeSetup, ModelLife};
 use crate::logging::LogHandle;
-use crate::machine;
 use crate::metrics::{self, ServerMetrics};
-use crate::placing;
-use crate::policies;
 use crate::progress::{MODELS, ProgressSink};
 use crate::registry::Obtained;
 use crate::reload::{self, Reloader};
-use crate::shutdown;
 use crate::sizing::Room;
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
@@ -33,6 +28,7 @@ use crate::thread_budget::ThreadBudget;
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Loaded};
+use crate::{engines, machine, placing, policies, shutdown};
 
 /// The kind of what is loaded, see [`Readiness::set_loading`].
 const POLICIES: &str = "policies";

@@ -130,7 +130,6 @@ pub(crate) fn threads(registry: &Registry) -> Result<ThreadMetrics, ServerError>
     Ok(ThreadMetrics { running, restarts })
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn unregistered(error: prometheus::Error) -> ServerError {
     ServerError::internal("register metrics", error)
 }

@@ -22,18 +22,15 @@ use camshaft_tensor::{Facts, TensorOutline};
 use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::watch;
 
-use crate::adapters;
 use crate::batch_thread::{self, BatchSetup, JobsOf};
 use crate::bounds::ModelBounds;
 use crate::cache_plan::CachePlan;
 use crate::config::{FamilyKey, ModelConfig, ModelSource};
 use crate::cores::Cores;
-use crate::demo;
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
-use crate::placing;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::progress::ProgressSink;
 use crate::reader::{self, Reading};
@@ -43,6 +40,7 @@ use crate::tuning::Tuned;
 use crate::weights::{self, Weights, WeightsSource};
 use crate::worker::{Handle, WorkerSetup};
 use crate::worker_process::{EngineProcess, Fakes, LineService, ProcessSetup, RemoteModel, TensorProcess};
+use crate::{adapters, demo, placing};
 
 /// Submissions on their way to a pool; a further one is refused as overload.
 const SUBMISSIONS: usize = 1024;

@@ -106,7 +106,7 @@ impl Models {
 }
 
 /// Prefixes of ended requests that outlive the process.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct CacheDisk {
     /// Directory for the prefixes that are kept on disk; needs `disk`. Unset or empty: none are.
@@ -114,12 +114,6 @@ pub struct CacheDisk {
     pub disk_dir: Option<PathBuf>,
     /// Disk space for the prefixes of all workers together, and for what earlier models and settings left; needs `disk-dir`.
     pub disk: ByteSize,
-}
-
-impl Default for CacheDisk {
-    fn default() -> Self {
-        Self { disk_dir: None, disk: ByteSize(0) }
-    }
 }
 
 /// What prefixes may take on disk.

@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 use serde_json::json;
 
 /// A number of bytes: an integer, or text with a unit (B, KiB, MiB, GiB, TiB).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 #[schemars(inline, extend("type" = ["integer", "string"], "format" = SIZE, "pattern" = "^[0-9]+ *(B|KiB|MiB|GiB|TiB)?$"))]
 pub struct ByteSize(pub u64);
 

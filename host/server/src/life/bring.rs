@@ -9,14 +9,12 @@ use super::order::Order;
 use crate::config::{Format, ModelConfig, ModelSource};
 use crate::devices::Devices;
 use crate::error::ServerError;
-use crate::machine;
-use crate::placing;
 use crate::progress::ProgressSink;
 use crate::registry::Obtained;
 use crate::sizing::{Room, mib};
 use crate::start::Started;
-use crate::tensors;
 use crate::weights::{Engines, Loaded, Weights};
+use crate::{machine, placing, tensors};
 
 /// Why a model is not in memory that was unloaded before it was there.
 const STOPPED: &str = "stopped: the model was unloaded before it was in memory";
