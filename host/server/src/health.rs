@@ -57,7 +57,7 @@ fn status(address: SocketAddr, listen: &Listen, path: &str, patience: Duration) 
     stream.set_write_timeout(Some(patience))?;
     stream.set_read_timeout(Some(patience))?;
     let host = listen.host_name().map_or_else(|| address.to_string(), |_| listen.to_string());
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").as_bytes())?;
     let mut line = Vec::new();
     BufReader::new(stream.take(LINE_BYTES)).read_until(b'\r', &mut line).map_err(late)?;
     Ok(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
