@@ -6,8 +6,8 @@
 //! has none, because another one waits on it. A shorter wait helps there; one that is too short costs many streams their speed
 //! (`docs/benchmarks.md`, "Threads that meet").
 //!
-//! mimalloc reserves a GiB of addresses at a time. Processes that compile components and try models are bounded by their
-//! addresses (`camshaft_policy::bound_this_process`): what is reserved there and not used would be allowed for nothing.
+//! mimalloc reserves a GiB of addresses at a time. Processes that compile components and that read are bounded by their addresses: what
+//! is reserved there and not used would be allowed for nothing.
 /// A variable, its value, and those that decide as well where somebody has set one of them.
 struct Variable {
     name: &'static str,
