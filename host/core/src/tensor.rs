@@ -442,12 +442,22 @@ impl Signature {
     }
 }
 
+/// What computes a model does not say at the moment what that takes: it is gone, or has no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoAnswer;
+
 /// What computing takes.
 pub trait Computing: fmt::Debug + Send + Sync {
     /// Bytes of all tensors that computing inputs of these shapes makes. `None`: more than can be counted.
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64>;
+    ///
+    /// # Errors
+    /// It cannot be said now.
+    fn run_bytes(&self, shapes: &[&[usize]]) -> Result<Option<u64>, NoAnswer>;
     /// Shapes of the outputs. `None`: they cannot be counted.
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>>;
+    ///
+    /// # Errors
+    /// It cannot be said now.
+    fn output_shapes(&self, shapes: &[&[usize]]) -> Result<Option<Vec<Vec<usize>>>, NoAnswer>;
     /// Upper bound of what the classes of these rows take in an answer, in bytes.
     fn class_bytes(&self, _rows: u32) -> usize {
         0

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 
 use camshaft_core::limits::RUN_BYTES;
-use camshaft_core::tensor::{Axis, Class, Computing, Signature, Tensor};
+use camshaft_core::tensor::{Axis, Class, Signature, Tensor};
 
 use crate::error::TensorLoadError;
 use crate::facts::{Facts, Joining, TensorOutline};
@@ -258,8 +258,9 @@ impl TensorModel {
     }
 }
 
-impl Computing for TensorModel {
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
+impl TensorModel {
+    /// Bytes of all tensors that computing inputs of these shapes makes. `None`: more than can be counted.
+    pub fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let taken = self.taken(shapes);
         let taken: Vec<&[usize]> = taken.iter().map(Vec::as_slice).collect();
         let run = self.runtime.run_bytes(&taken);
@@ -268,16 +269,19 @@ impl Computing for TensorModel {
         steps.fold(run, |all, step| all?.checked_add(step?))
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
+    /// Shapes of the outputs. `None`: they cannot be counted.
+    pub fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let taken = self.taken(shapes);
         self.gives(&taken.iter().map(Vec::as_slice).collect::<Vec<_>>())
     }
 
-    fn fallback(&self) -> Option<Cow<'static, str>> {
+    /// What computes it since the device failed that it was loaded for.
+    pub fn fallback(&self) -> Option<Cow<'static, str>> {
         self.runtime.fallback().map(Cow::Borrowed)
     }
 
-    fn class_bytes(&self, rows: u32) -> usize {
+    /// Upper bound of what the classes of these rows take in an answer, in bytes.
+    pub fn class_bytes(&self, rows: u32) -> usize {
         self.after.as_ref().map_or(0, |after| after.row_bytes().saturating_mul(rows as usize))
     }
 }

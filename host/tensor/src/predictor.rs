@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use camshaft_core::engine::EngineError;
 use camshaft_core::jobs::{BatchLimits, BatchModel, Computed, InputError};
 use camshaft_core::limits::{BATCH_ROWS, BATCH_WINDOW, RUN_BYTES};
-use camshaft_core::tensor::{Computing, Predicted, Rows, Tensor};
+use camshaft_core::tensor::{Predicted, Rows, Tensor};
 
 use crate::facts::Joining;
 use crate::model::TensorModel;

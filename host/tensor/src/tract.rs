@@ -19,13 +19,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// See [`Computing`](camshaft_core::tensor::Computing).
+    /// See [`TensorModel`](crate::TensorModel).
     pub(crate) fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
         let values = self.values(shapes)?;
         model_bytes(self.plan.model(), &values)
     }
 
-    /// See [`Computing`](camshaft_core::tensor::Computing).
+    /// See [`TensorModel`](crate::TensorModel).
     pub(crate) fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
         let (values, model) = (self.values(shapes)?, self.plan.model());
         let length = |axis: &TDim| usize::try_from(axis.eval(&values).to_i64().ok()?).ok();

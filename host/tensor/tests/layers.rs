@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::limits::BATCH_ROWS;
-use camshaft_core::tensor::{Computing, Datatype, Number, Rows, Tensor};
+use camshaft_core::tensor::{Datatype, Number, Rows, Tensor};
 use camshaft_tensor::{BackendChoice, GatherError, Joining, Predictor, TensorLoadError, TensorModel, gather, load};
 use serde_json::Value;
 

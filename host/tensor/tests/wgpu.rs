@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use camshaft_core::jobs::BatchModel;
-use camshaft_core::tensor::{Computing, Datatype, Number, Rows, Tensor};
+use camshaft_core::tensor::{Datatype, Number, Rows, Tensor};
 use camshaft_tensor::{BackendChoice, Predictor, TensorModel, gather, load};
 
 /// Bound of the difference of a number, as a part of the largest.

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits::RUN_BYTES;
 use camshaft_core::policy::Endpoint;
-use camshaft_core::tensor::{Class, MaskInput, Predicted, Rows, Signature, Tensor, volume};
+use camshaft_core::tensor::{Class, MaskInput, NoAnswer, Predicted, Rows, Signature, Tensor, volume};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -187,7 +187,7 @@ async fn serve<B: OverTensors>(mut incoming: Incoming, model: Option<String>) ->
     let bytes: usize = rows.tensors.iter().map(|tensor| tensor.bytes().len()).sum();
     let predictor = served.predictor()?;
     // As they are, as the runtime has them, and what comes of them: what has no room is not computed.
-    let written = answer_bytes(predictor, &rows, &form);
+    let written = answer_bytes(predictor, &rows, &form)?;
     incoming.share.resize(bytes.saturating_mul(2).saturating_add(written))?;
     let (model, health, jobs) = (&served.model.id, &served.model.health, &predictor.jobs);
     let asked = Asked { model, health, jobs, inputs: vec![rows], priority, unit: Some(ROW), timeout };
@@ -252,9 +252,14 @@ impl Form {
 }
 
 /// Upper bound of what the outputs and the answer take. What cannot be counted has no room.
-fn answer_bytes(model: &PredictBackend, rows: &Rows, form: &Form) -> usize {
+///
+/// # Errors
+/// 503: it cannot be said now.
+fn answer_bytes(model: &PredictBackend, rows: &Rows, form: &Form) -> Result<usize, FlowError> {
     let shapes: Vec<&[usize]> = rows.tensors.iter().map(Tensor::shape).collect();
-    let Some(outputs) = model.computing.output_shapes(&shapes) else { return usize::MAX };
+    let Some(outputs) = model.computing.output_shapes(&shapes).map_err(|NoAnswer| FlowError::Overloaded)? else {
+        return Ok(usize::MAX);
+    };
     let names: usize = model.signature.outputs.iter().map(|spec| 12 * spec.name.len() + 512).sum();
     let bytes = |(place, shape): (usize, &Vec<usize>)| {
         let numbers = volume(shape)?;
@@ -273,7 +278,7 @@ fn answer_bytes(model: &PredictBackend, rows: &Rows, form: &Form) -> usize {
     let all = outputs.iter().enumerate().map(bytes).try_fold(0usize, |all, one| all.checked_add(one?));
     // The Open Inference Protocol's form leaves classes out, but the model gives them all the same.
     let beside = names.saturating_add(HEAD_BYTES).saturating_add(model.computing.class_bytes(rows.rows));
-    all.map_or(usize::MAX, |all| all.saturating_add(beside))
+    Ok(all.map_or(usize::MAX, |all| all.saturating_add(beside)))
 }
 
 /// # Errors
@@ -390,7 +395,7 @@ pub(crate) fn rows(model: &PredictBackend, written: Vec<RequestTensor<'_>>) -> R
         FlowError::field(paths.get(at).cloned().unwrap_or_default(), mismatch.to_string())
     })?;
     let shapes: Vec<&[usize]> = tensors.iter().map(Tensor::shape).collect();
-    match model.computing.run_bytes(&shapes) {
+    match model.computing.run_bytes(&shapes).map_err(|NoAnswer| FlowError::Overloaded)? {
         Some(bytes) if bytes <= RUN_BYTES => Ok(Rows { tensors: tensors.into(), rows }),
         bytes => {
             let bytes = bytes.map_or("more than can be counted".to_owned(), |bytes| format!("{bytes} bytes"));
@@ -437,12 +442,15 @@ mod tests {
     struct Halves;
 
     impl Computing for Halves {
-        fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
-            Some(RUN_BYTES / 2 * volume(shapes[0])? as u64)
+        fn run_bytes(&self, shapes: &[&[usize]]) -> Result<Option<u64>, NoAnswer> {
+            if shapes[0] == [4] {
+                return Err(NoAnswer);
+            }
+            Ok(volume(shapes[0]).map(|numbers| RUN_BYTES / 2 * numbers as u64))
         }
 
-        fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
-            Some(vec![shapes[0].to_vec()])
+        fn output_shapes(&self, shapes: &[&[usize]]) -> Result<Option<Vec<Vec<usize>>>, NoAnswer> {
+            Ok(Some(vec![shapes[0].to_vec()]))
         }
     }
 
@@ -474,5 +482,7 @@ mod tests {
         assert_eq!(fits.rows, 2);
         let error = asked(r#"{"input": [1, 2, 3]}"#).unwrap_err().to_string();
         assert!(error.contains("takes 1610612736 bytes, a request may take 1073741824"), "{error}");
+        let busy = asked(r#"{"input": [1, 2, 3, 4]}"#);
+        assert!(matches!(busy, Err(FlowError::Overloaded)), "it is not the client's fault");
     }
 }

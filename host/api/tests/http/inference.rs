@@ -15,7 +15,9 @@ use camshaft_core::jobs::BatchLimits;
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{AuthOutcome, Principal, ValidateOutcome};
 use camshaft_core::pool::Watermarks;
-use camshaft_core::tensor::{Axis, Class, Computing, Datatype, Number, Predicted, Rows, Signature, Tensor, TensorSpec};
+use camshaft_core::tensor::{
+    Axis, Class, Computing, Datatype, NoAnswer, Number, Predicted, Rows, Signature, Tensor, TensorSpec,
+};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -35,12 +37,12 @@ struct Doubles {
 }
 
 impl Computing for Doubles {
-    fn run_bytes(&self, _: &[&[usize]]) -> Option<u64> {
-        Some(0)
+    fn run_bytes(&self, _: &[&[usize]]) -> Result<Option<u64>, NoAnswer> {
+        Ok(Some(0))
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
-        Some(vec![shapes[0].to_vec(), vec![shapes[0][0], 3 * WIDE]])
+    fn output_shapes(&self, shapes: &[&[usize]]) -> Result<Option<Vec<Vec<usize>>>, NoAnswer> {
+        Ok(Some(vec![shapes[0].to_vec(), vec![shapes[0][0], 3 * WIDE]]))
     }
 
     fn class_bytes(&self, rows: u32) -> usize {

@@ -26,7 +26,6 @@ use camshaft_core::grammar::{GrammarStore, InUse, MaskThread};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::policy::SamplerHook;
-use camshaft_core::tensor::Computing;
 use camshaft_core::threads::Spawner;
 use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};

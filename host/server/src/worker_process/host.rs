@@ -25,6 +25,7 @@ use camshaft_tensor::TensorOutline;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
+use tokio::task::block_in_place;
 
 use super::child::{Hooks, Surroundings, run_here};
 use super::{Fakes, Job, Limits, Loaded, Order, ROLE, Reply, Setup, Standby, Told};
@@ -311,7 +312,9 @@ impl EngineProcess {
     pub(super) fn ask_now(&self, order: Order, patience: Duration) -> Option<Reply> {
         // Where one is being started there is none.
         let running = self.running.try_lock().ok()?.clone()?;
-        running.give(order, None).recv_timeout(patience).ok()?.ok()
+        let answer = running.give(order, None);
+        // Whoever asks may be a thread that serves connections.
+        block_in_place(|| answer.recv_timeout(patience)).ok()?.ok()
     }
 
     /// The digest of a tensor model, if it was wanted, and what else is known of it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use camshaft_core::engine::ModelKind;
 use camshaft_core::sizes::Sizes;
-use camshaft_core::tensor::Computing;
+use camshaft_core::tensor::{Computing, NoAnswer};
 use camshaft_engine::Placement;
 use camshaft_tensor::{BackendChoice, FileFormat, HAS_WGPU, TensorOutline, not_by_gpu};
 use crossbeam_channel::{Receiver, bounded};
@@ -20,7 +20,7 @@ use crate::logging::LogHandle;
 use crate::progress::ProgressSink;
 
 /// How long the process may take to say what inputs of some shapes take: a request waits for it.
-const ANSWER: Duration = Duration::from_secs(1);
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// A tensor model, which is loaded.
 pub(crate) struct TensorProcess {
@@ -85,27 +85,27 @@ impl TensorProcess {
         }
     }
 
-    fn shapes(&self, shapes: &[&[usize]]) -> Option<Shapes> {
+    fn shapes(&self, shapes: &[&[usize]]) -> Result<Shapes, NoAnswer> {
         let wanted: Vec<Vec<usize>> = shapes.iter().map(|shape| shape.to_vec()).collect();
         let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, answer)) = last().as_ref().filter(|(known, _)| *known == wanted) {
-            return Some(answer.clone());
+            return Ok(answer.clone());
         }
         let Some(Reply::Shapes(answer)) = self.process.ask_now(Order::Shapes(wanted.clone()), ANSWER) else {
-            return None;
+            return Err(NoAnswer);
         };
         *last() = Some((wanted, answer.clone()));
-        Some(answer)
+        Ok(answer)
     }
 }
 
 impl Computing for TensorProcess {
-    fn run_bytes(&self, shapes: &[&[usize]]) -> Option<u64> {
-        self.shapes(shapes)?.bytes
+    fn run_bytes(&self, shapes: &[&[usize]]) -> Result<Option<u64>, NoAnswer> {
+        Ok(self.shapes(shapes)?.bytes)
     }
 
-    fn output_shapes(&self, shapes: &[&[usize]]) -> Option<Vec<Vec<usize>>> {
-        self.shapes(shapes)?.outputs
+    fn output_shapes(&self, shapes: &[&[usize]]) -> Result<Option<Vec<Vec<usize>>>, NoAnswer> {
+        Ok(self.shapes(shapes)?.outputs)
     }
 
     fn class_bytes(&self, rows: u32) -> usize {
