@@ -123,7 +123,7 @@ impl CachePlan {
     pub(crate) fn open(&self, owner: &CacheOwner<'_>) -> PrefixCache {
         let (model, worker) = (owner.id, owner.worker);
         let cache = PrefixCache::new(self.parts.ram_bytes).with_session_ttl(self.parts.session_ttl);
-        match self.trusting(|| self.open_disk(owner).map_err(|error| self.unusable(error))) {
+        match self.trusting(|| self.open_disk(owner).map_err(|error| self.unusable(&error))) {
             Ok(None) => cache,
             Ok(Some((tier, segments))) => {
                 let dir = self.parts.dir().map(|dir| tracing::field::display(dir.display()));
@@ -189,9 +189,9 @@ impl CachePlan {
     }
 
     /// Names the key that is to blame for a directory that cannot be used, and who wrote it.
-    pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
+    pub(crate) fn unusable(&self, error: &DiskError) -> ServerError {
         let dir = self.parts.dir().map(|dir| dir.display().to_string()).unwrap_or_default();
-        ServerError::value(&self.parts.origins, "cache.disk-dir", &dir, error::chain(&error))
+        ServerError::value(&self.parts.origins, "cache.disk-dir", &dir, error::chain(error))
     }
 }
 

@@ -133,7 +133,7 @@ fn models(config: &Config, report: &mut Report) {
     }
     // All of the space, so that nothing is removed to make the share of a worker.
     let plan = CachePlan::of(config, CacheShare { workers: 1, ..sized.share() });
-    report.take(plan.check_trust().and_then(|()| plan.check_disk().map_err(|error| plan.unusable(error))));
+    report.take(plan.check_trust().and_then(|()| plan.check_disk().map_err(|error| plan.unusable(&error))));
     if sized.weights.len() < config.live.model.len() {
         report.line("without the models that failed or are not cached:");
     }
