@@ -310,8 +310,8 @@ impl EngineProcess {
 
     /// What the running process answers at once.
     pub(super) fn ask_now(&self, order: Order, patience: Duration) -> Option<Reply> {
-        // Where one is being started there is none.
-        let running = self.running.try_lock().ok()?.clone()?;
+        // Not under the lock that is held while one is started.
+        let running = lock(&self.adapters).process.upgrade()?;
         let answer = running.give(order, None);
         // Whoever asks may be a thread that serves connections.
         block_in_place(|| answer.recv_timeout(patience)).ok()?.ok()
