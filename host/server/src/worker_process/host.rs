@@ -1,43 +1,41 @@
 //! The server's side of a process that computes, or of the threads that do its work.
+mod keeper;
+
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use camshaft_core::embed::EmbedderLimits;
 use camshaft_core::grammar::{CompiledElsewhere, Grammar, GrammarError};
 use camshaft_core::ids::{AdapterDigest, GrammarDigest, WorkerId};
 use camshaft_core::tensor::Signature;
-use camshaft_engine::{LoadProgress, ModelMark};
 use camshaft_policy::{PolicyHost, PolicyReplica, Replication};
-use camshaft_process::{frames, spawn};
 use camshaft_tensor::TensorOutline;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::CpuSet;
 use tokio::task::block_in_place;
 
-use super::child::{Hooks, Surroundings, run_here};
-use super::{Fakes, Job, Limits, Loaded, Order, ROLE, Reply, Setup, Standby, Told};
+use self::keeper::{Computes, Keeper};
+use super::child::{Hooks, Surroundings};
+use super::{Fakes, Job, Limits, Order, Reply, Setup, Standby};
 use crate::cache_plan::CachePlan;
 use crate::config::ModelConfig;
 use crate::cores;
 use crate::engines;
-use crate::environment;
 use crate::error::{Failure, ModelProblem, ServerError};
 use crate::logging::LogHandle;
 use crate::models;
-use crate::own_program::{has_roles, own_program};
+use crate::own_program::has_roles;
 use crate::progress::{LoadBar, ProgressSink};
 
 /// How long an answer may take before the process is asked whether it still hears, and that one.
@@ -211,30 +209,6 @@ impl Running {
         let mut is_gone = lock(&self.is_gone);
         computes.end();
         *is_gone = true;
-    }
-}
-
-/// A child, or a thread that does what one would.
-enum Computes {
-    Process(Child),
-    Thread(JoinHandle<io::Result<()>>),
-}
-
-impl Computes {
-    /// Waits for its end. It has closed its socket.
-    fn end(self) {
-        match self {
-            Self::Process(mut child) => {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-            Self::Thread(thread) => {
-                // What a panic was about is logged.
-                if let Ok(Err(error)) = thread.join() {
-                    tracing::error!(%error, "the threads that compute for a model have ended");
-                }
-            }
-        }
     }
 }
 
@@ -470,176 +444,6 @@ impl EngineProcess {
             return Err(models::replaced(self.config()));
         }
         Ok(running)
-    }
-}
-
-/// Who keeps a process: starts it, hears what it says, and waits for its end.
-struct Keeper {
-    model: String,
-    policies: Option<Arc<PolicyHost>>,
-    log: LogHandle,
-    /// Its number among those that have copies of policies.
-    process: u64,
-    bar: LoadBar,
-}
-
-type Started = Sender<Result<(Arc<Running>, Option<ModelMark>), Failure>>;
-
-impl Keeper {
-    fn keep(self, setup: &Setup, here: Option<Surroundings>, feed: Option<Replication>, started: &Started) {
-        let failed = |error: io::Error| Failure::internal(&error);
-        let (computes, control) = match begin(here) {
-            Ok(begun) => begun,
-            // Whoever waits for it is told.
-            Err(error) => return drop(started.send(Err(failed(error)))),
-        };
-        let Loaded { mark, sha256, tensors } = match self.introduce(&control, setup) {
-            Ok(Ok(loaded)) => loaded,
-            Ok(Err(failure)) => {
-                computes.end();
-                return drop(started.send(Err(failure)));
-            }
-            Err(error) => {
-                drop(control);
-                let failure = match computes {
-                    Computes::Process(child) => Failure::of_process(&setup.job.config, "computes for", child, &error),
-                    Computes::Thread(_) => failed(error),
-                };
-                return drop(started.send(Err(failure)));
-            }
-        };
-        let (orders, given) = bounded(ORDERS);
-        let pid = match &computes {
-            Computes::Process(child) => i32::try_from(child.id()).ok().and_then(Pid::from_raw),
-            Computes::Thread(_) => None,
-        };
-        let running = Arc::new(Running {
-            orders,
-            waiting: Mutex::default(),
-            process: self.process,
-            pid,
-            is_gone: Mutex::new(false),
-            has_ended: AtomicBool::new(false),
-            has_lost_device: AtomicBool::new(false),
-            sha256,
-            tensors: tensors.map(|tensors| *tensors),
-        });
-        let weak = Arc::downgrade(&running);
-        let sends = control.try_clone().and_then(|said| {
-            let weak = weak.clone();
-            let send = move || send_orders(control, &given, &weak);
-            Builder::new().name(format!("orders-{}", self.model)).spawn(send)?;
-            Ok(said)
-        });
-        let mut said = match sends {
-            Ok(said) => said,
-            Err(error) => {
-                running.end(computes);
-                return drop(started.send(Err(failed(error))));
-            }
-        };
-        let (ends, ended) = bounded(0);
-        let follower = self.log.follow({
-            let running = weak.clone();
-            move |directives| {
-                running.upgrade().inspect(|running| running.tell(Order::Level(directives.to_owned())));
-            }
-        });
-        if let Some(feed) = feed {
-            let running = weak.clone();
-            let tell = move || feed_policies(feed, &running, &ended);
-            // Without it, policies stay as they are.
-            if let Err(error) = Builder::new().name(format!("policies-{}", self.model)).spawn(tell) {
-                tracing::error!(model = self.model, %error, "a process hears of no change of policies");
-            }
-        }
-        // Whoever waits for it has it now, and the process ends when nobody has it any more.
-        drop(started.send(Ok((running, mark))));
-        while let Ok(Some(told)) = frames::receive::<Told>(&mut said) {
-            match told {
-                Told::Reply(number, reply) => {
-                    let asker = weak.upgrade().and_then(|running| lock(&running.waiting).remove(&number));
-                    // Nobody may wait for it any more.
-                    asker.map(|asker| asker.send(reply));
-                }
-                Told::Notes(notes) => {
-                    self.policies.as_ref().inspect(|policies| policies.note(notes, self.process));
-                }
-                Told::DeviceLost => {
-                    weak.upgrade().inspect(|running| running.has_lost_device.store(true, Ordering::SeqCst));
-                }
-                Told::Loading(_) | Told::Loaded(_) => {}
-            }
-        }
-        drop((ends, follower));
-        match weak.upgrade() {
-            Some(running) => running.end(computes),
-            None => computes.end(),
-        }
-        tracing::debug!(model = self.model, "what computed for the model has ended");
-    }
-
-    /// Tells the process what to load, and waits until it has.
-    fn introduce(&self, mut control: &UnixStream, setup: &Setup) -> io::Result<Result<Loaded, Failure>> {
-        control.set_read_timeout(Some(LOAD))?;
-        frames::send(&mut control, setup)?;
-        loop {
-            match frames::receive::<Told>(&mut control)? {
-                Some(Told::Loading(per_cent)) => {
-                    let LoadProgress(tell) = self.bar.stage("loading");
-                    if tell(per_cent as f32 / 100.0).is_break() {
-                        return Err(io::Error::other("loading it was stopped"));
-                    }
-                }
-                Some(Told::Loaded(loaded)) => {
-                    control.set_read_timeout(None)?;
-                    return Ok(loaded);
-                }
-                Some(_) => {}
-                None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-            }
-        }
-    }
-}
-
-/// Starts what computes. `here`: on threads of this process.
-fn begin(here: Option<Surroundings>) -> io::Result<(Computes, UnixStream)> {
-    let Some(around) = here else {
-        let (child, control) = spawn(&own_program()?, ROLE, &environment::missing())?;
-        return Ok((Computes::Process(child), control));
-    };
-    let (ours, its) = UnixStream::pair()?;
-    let thread = Builder::new().name("computes".to_owned()).spawn(move || run_here(its, around))?;
-    Ok((Computes::Thread(thread), ours))
-}
-
-/// Sends orders in their turn, until nobody has the process any more or it is gone.
-fn send_orders(mut control: UnixStream, given: &Receiver<Given>, running: &Weak<Running>) {
-    for (number, Given { order, with, answer }) in (1..).zip(given) {
-        if let (Some(answer), Some(running)) = (answer, running.upgrade()) {
-            lock(&running.waiting).insert(number, answer);
-            if running.has_ended.load(Ordering::SeqCst) {
-                lock(&running.waiting).clear();
-            }
-        }
-        let with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
-        if frames::send_with(&mut control, &order, &with).is_err() {
-            break;
-        }
-    }
-    // It ends when it has written what it has to write.
-    let _ = control.shutdown(Shutdown::Write);
-}
-
-/// Tells a process of policies as they change, until it has ended.
-fn feed_policies(mut feed: Replication, running: &Weak<Running>, ended: &Receiver<Infallible>) {
-    while let Some(done) = feed.wait(ended) {
-        if let (Some(update), Some(running)) = (feed.update(), running.upgrade())
-            && running.ask(Order::Policies(Box::new(update)), None).is_err()
-        {
-            return;
-        }
-        drop(done);
     }
 }
 
