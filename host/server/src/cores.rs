@@ -12,28 +12,25 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, 
 
 use crate::{environment, machine};
 
-/// Cores that no team has yet.
+/// Cores for teams.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
     all: Vec<CpuSet>,
+    /// Those that no team has yet, where the teams divide them.
     free: Mutex<Vec<CpuSet>>,
 }
 
 impl Cores {
-    /// All cores of this process where its models compute in teams that have as many threads, so that to keep them apart takes no
-    /// core from anybody. Otherwise none: fewer threads are better left where there is room, more have to share, and threads that
-    /// run anywhere would come to cores that others cannot leave. `teams`: see [`crate::sizing::Sized::teams`].
-    pub(crate) fn of(teams: Option<u32>, is_numa: bool) -> Self {
-        let cores = machine::alike_cores();
-        let is_whole = teams.is_some_and(|threads| cores.len() == threads as usize);
-        let is_ours = is_whole && !is_numa && !environment::places_threads();
-        let all: Vec<CpuSet> = if is_ours { cores.iter().map(|core| set(core)).collect() } else { Vec::new() };
-        Self { free: Mutex::new(all.clone()), all }
+    /// All cores of this process. `are_divided`: see [`crate::sizing::Sized::divides_cores`].
+    pub(crate) fn of(are_divided: bool, is_numa: bool) -> Self {
+        let cores = if is_numa || environment::places_threads() { Vec::new() } else { machine::alike_cores() };
+        let all: Vec<CpuSet> = cores.iter().map(|core| set(core)).collect();
+        Self { free: Mutex::new(if are_divided { all.clone() } else { Vec::new() }), all }
     }
 
-    /// As many of them as a team has threads, or none if there are fewer. A team with a thread for each core, as a model has that
-    /// takes another one's place, gets all of them beside the other team: each of its threads has a core that no other thread of
-    /// it has.
+    /// As many of them as a team has threads: its own ones where teams divide them, or all of them, as a model has that takes another
+    /// one's place: it computes with so many threads only while no other does. Otherwise none: fewer threads are better left where
+    /// there is room, and more have to share.
     pub(crate) fn take(&self, threads: u32) -> Vec<CpuSet> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = threads as usize;
@@ -59,14 +56,23 @@ pub(crate) fn processors(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect()
 }
 
-/// A thread and those that libgomp started for it, each on its core.
+/// Steps from one look at whether the threads that compute are still the same to the next.
+const LOOK_AT_TEAM: u32 = 64;
+/// Steps after which a team that is not complete is none: not each step computes.
+const STEPS_TO_COMPLETE: u32 = 8;
+
+/// A thread and those that libgomp started for it, each on its core while all of them compute.
 #[derive(Debug)]
 pub(crate) struct Team {
-    /// Where the thread itself might run before.
+    /// Of the thread itself and of each other. None: it runs anywhere, for good.
+    cores: Vec<CpuSet>,
+    /// Where they run otherwise.
     everywhere: CpuSet,
-    /// Its core.
-    mine: CpuSet,
-    others: Vec<(Pid, CpuSet)>,
+    others: Vec<Pid>,
+    is_placed: bool,
+    /// That it computed where its threads are.
+    steps: u32,
+    was_told: bool,
 }
 
 /// Gives a thread its name back.
@@ -79,107 +85,123 @@ impl Drop for Renamed {
 }
 
 impl Team {
-    /// Runs `first`, in which the calling thread computes for the first time, and keeps it and the threads that were started
-    /// meanwhile on these cores. `None` where there are more or fewer threads than cores, or the system refuses: then all of them
-    /// run anywhere.
-    pub(crate) fn keep<T>(cores: &[CpuSet], first: impl FnOnce() -> T) -> (T, Option<Self>) {
-        if cores.is_empty() {
-            return (first(), None);
+    /// Of the calling thread. `cores`: one for each thread of it, or none.
+    pub(crate) fn new(cores: Vec<CpuSet>) -> Self {
+        let everywhere = sched_getaffinity(None);
+        let cores = if everywhere.is_ok() { cores } else { Vec::new() };
+        Self {
+            cores,
+            everywhere: everywhere.unwrap_or_default(),
+            others: Vec::new(),
+            is_placed: false,
+            steps: 0,
+            was_told: false,
         }
+    }
+
+    /// Runs a step that the calling thread computes with so many threads, itself among them. Where these are all of the team, each is
+    /// kept on its core from then on: fewer share the cores with other teams, and run anywhere.
+    pub(crate) fn step<T>(&mut self, threads: u32, step: impl FnOnce() -> T) -> T {
+        if self.cores.len() != threads as usize {
+            if self.is_placed {
+                self.let_go();
+            }
+            return step();
+        }
+        self.steps = self.steps.wrapping_add(1);
+        if !self.is_placed {
+            return self.place(step);
+        }
+        if self.steps.is_multiple_of(LOOK_AT_TEAM) {
+            self.check();
+        }
+        step()
+    }
+
+    /// Runs a step, and keeps each thread on its core from then on.
+    fn place<T>(&mut self, step: impl FnOnce() -> T) -> T {
         let (me, name) = (gettid(), std::thread::current().name().unwrap_or("worker").to_owned());
-        // Threads inherit the name: by this one they are told from those of other teams.
+        // Threads inherit the name: by this one those that are started in the step are told from those of other teams.
         let mark = format!("team-{}", me.as_raw_nonzero());
         rename(&mark);
         let renamed = Renamed(name.clone());
-        let done = first();
-        let others = named(&mark, me);
+        let done = step();
+        let new = named(&mark, me);
         drop(renamed);
-        for &other in others.as_deref().unwrap_or_default() {
+        self.others.retain(|other| is_ours(*other));
+        for other in new.unwrap_or_default() {
             // Only for those who look at the threads.
             let _ = fs::write(format!("/proc/self/task/{}/comm", other.as_raw_nonzero()), &name);
+            self.others.push(other);
         }
-        match others.and_then(|others| Self::new(cores, &others)).and_then(Self::placed) {
-            Ok(team) => {
-                let cores = cores.iter().map(shown).collect::<Vec<_>>().join(", ");
+        if self.others.len() + 1 < self.cores.len() && self.steps < STEPS_TO_COMPLETE {
+            return done;
+        }
+        match self.keep() {
+            Ok(()) if !std::mem::replace(&mut self.was_told, true) => {
+                let cores = self.cores.iter().map(shown).collect::<Vec<_>>().join(", ");
                 tracing::info!(worker = name, cores, "each thread that computes has a core of its own");
-                (done, Some(team))
             }
+            Ok(()) => {}
             Err(error) => {
                 tracing::info!(%error, worker = name, "threads that compute have no cores of their own");
-                (done, None)
+                self.cores.clear();
             }
         }
+        done
     }
 
-    fn new(cores: &[CpuSet], others: &[Pid]) -> io::Result<Self> {
-        let Some((mine, theirs)) = cores.split_first().filter(|(_, theirs)| theirs.len() == others.len()) else {
-            return Err(io::Error::other(format!("{} threads for {} cores", others.len() + 1, cores.len())));
-        };
-        Ok(Self {
-            everywhere: sched_getaffinity(None)?,
-            mine: *mine,
-            others: others.iter().copied().zip(theirs.iter().copied()).collect(),
-        })
-    }
-
-    /// Puts each thread on its core. To be called on the one that computes with the others.
-    ///
     /// # Errors
-    /// The system refuses, or a thread is gone: all of them run anywhere.
-    pub(crate) fn placed(self) -> io::Result<Self> {
-        let mut others = self.others.iter();
-        let placed = others.try_for_each(|(other, core)| {
+    /// There are more or fewer threads than cores, somebody else says where they run, the system refuses, or a thread is gone: all of
+    /// them run anywhere.
+    fn keep(&mut self) -> io::Result<()> {
+        let Some((mine, theirs)) = self.cores.split_first().filter(|(_, theirs)| theirs.len() == self.others.len())
+        else {
+            return Err(io::Error::other(format!("{} threads for {} cores", self.others.len() + 1, self.cores.len())));
+        };
+        if sched_getaffinity(None)? != self.everywhere {
+            return Err(io::Error::other("somebody else says where they run"));
+        }
+        let placed = self.others.iter().zip(theirs).try_for_each(|(other, core)| {
             if !is_ours(*other) {
                 return Err(io::Error::other("a thread has ended"));
             }
             Ok(sched_setaffinity(Some(*other), core)?)
         });
-        match placed.and_then(|()| Ok(sched_setaffinity(None, &self.mine)?)) {
-            Ok(()) => Ok(self),
-            Err(error) => {
-                let others = self.others.iter().map(|(other, _)| *other).filter(|other| is_ours(*other));
-                self.let_go(others);
-                Err(error)
-            }
+        let placed = placed.and_then(|()| Ok(sched_setaffinity(None, mine)?));
+        (self.is_placed, self.steps) = (placed.is_ok(), 0);
+        if placed.is_err() {
+            self.let_go();
         }
+        placed
     }
 
     /// Lets the threads run anywhere, also those that came in the place of others, which have the calling one's core and name.
-    fn release(&self) {
+    fn let_go(&mut self) {
+        (self.is_placed, self.steps) = (false, 0);
         let me = gettid();
-        let of_team = |place: &CpuSet| *place == self.mine || self.others.iter().any(|(_, core)| core == place);
-        let is_kept = |thread: &Pid| sched_getaffinity(Some(*thread)).is_ok_and(|now| of_team(&now));
+        let is_kept = |thread: &Pid| sched_getaffinity(Some(*thread)).is_ok_and(|now| self.cores.contains(&now));
         let like_me = name_of(me).and_then(|name| named(&name, me).ok()).unwrap_or_default();
-        self.let_go(like_me.into_iter().filter(is_kept));
-    }
-
-    fn let_go(&self, others: impl Iterator<Item = Pid>) {
-        for thread in others.map(Some).chain([None]) {
+        let others =
+            self.others.iter().filter(|other| is_ours(**other)).chain(like_me.iter().filter(|other| is_kept(other)));
+        for thread in others.copied().map(Some).chain([None]) {
             let _ = sched_setaffinity(thread, &self.everywhere);
         }
     }
 
-    /// Whether somebody else says by now where one of the threads runs.
-    fn was_moved(&self) -> bool {
+    /// If others came in the place of its threads, all run anywhere from now on; if somebody moved one of them, none is moved any more.
+    fn check(&mut self) {
         let is_off = |thread, core: &CpuSet| sched_getaffinity(thread).is_ok_and(|now| now != *core);
-        let others = self.others.iter().filter(|(other, _)| is_ours(*other));
-        is_off(None, &self.mine) || { others }.any(|(other, core)| is_off(Some(*other), core))
-    }
-
-    /// The team if its threads are still those that were placed, each on its core. If others came in their place, all run anywhere
-    /// from now on; if somebody moved one of them, none is moved any more. To be called now and then, on the thread that computes
-    /// with the others.
-    pub(crate) fn checked(self) -> Option<Self> {
-        if self.was_moved() {
+        let threads = [None].into_iter().chain(self.others.iter().copied().map(Some));
+        let mut alive = threads.zip(&self.cores).filter(|(thread, _)| thread.is_none_or(is_ours));
+        if alive.any(|(thread, core)| is_off(thread, core)) {
             tracing::info!("somebody else says where a thread that computes runs: all of them stay where they are");
-            return None;
+            (self.cores, self.is_placed) = (Vec::new(), false);
+        } else if !self.others.iter().all(|other| is_ours(*other)) {
+            tracing::info!("threads that compute have cores of their own no more: others came in their place");
+            self.let_go();
+            self.cores.clear();
         }
-        if self.others.iter().all(|(other, _)| is_ours(*other)) {
-            return Some(self);
-        }
-        tracing::info!("threads that compute have cores of their own no more: others came in their place");
-        self.release();
-        None
     }
 }
 

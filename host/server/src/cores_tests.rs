@@ -34,52 +34,85 @@ fn wait_for_end(thread: Pid) {
     }
 }
 
+/// A team whose threads were started in its first step, which returns what ends them.
+fn team(cores: &[CpuSet], others: usize) -> (crossbeam_channel::Sender<()>, Team) {
+    let mut team = Team::new(cores.to_vec());
+    let end = team.step(cores.len() as u32, || start(others));
+    (end, team)
+}
+
+fn mask(thread: Option<Pid>) -> CpuSet {
+    sched_getaffinity(thread).unwrap()
+}
+
 #[test]
 fn a_team_is_kept_on_its_cores_until_it_is_another() {
-    let before = sched_getaffinity(None).unwrap();
-    let (end, team) = Team::keep(&[any(), any(), any()], || start(2));
-    let team = team.unwrap().checked().unwrap();
-    assert_eq!(sched_getaffinity(None).unwrap(), any());
-    assert_eq!(team.others.len(), 2);
-    let gone = team.others[0].0;
+    let before = mask(None);
+    let (end, mut of_three) = team(&[any(); 3], 2);
+    of_three.check();
+    assert!(of_three.is_placed);
+    assert_eq!(mask(None), any());
+    assert_eq!(of_three.others.len(), 2);
+    let gone = of_three.others[0];
     drop(end);
     wait_for_end(gone);
-    assert!(team.checked().is_none());
-    assert_eq!(sched_getaffinity(None).unwrap(), before, "what it starts next runs anywhere");
+    of_three.check();
+    assert!(!of_three.is_placed);
+    assert_eq!(mask(None), before, "what it starts next runs anywhere");
     // A thread that another one placed elsewhere is no longer the team's.
-    let (_end, team) = Team::keep(&[any(), any()], || start(1));
-    let team = team.unwrap();
-    sched_setaffinity(Some(team.others[0].0), &before).unwrap();
-    let other = team.others[0].0;
-    assert_eq!(team.checked().is_some(), before == any());
-    assert_eq!(sched_getaffinity(Some(other)).unwrap(), before);
-    assert_eq!(sched_getaffinity(None).unwrap(), any(), "nor does the team move any more");
+    let (_end, mut of_two) = team(&[any(); 2], 1);
+    let other = of_two.others[0];
+    sched_setaffinity(Some(other), &before).unwrap();
+    of_two.check();
+    assert_eq!(of_two.is_placed, before == any());
+    assert_eq!(mask(Some(other)), before);
+    assert_eq!(mask(None), any(), "nor does the team move any more");
+    sched_setaffinity(None, &before).unwrap();
+}
+
+#[test]
+fn a_team_of_which_only_some_compute_runs_anywhere_until_all_do() {
+    let before = mask(None);
+    let (end, mut team) = team(&[any(); 3], 2);
+    let others = team.others.clone();
+    let all = || [None, Some(others[0]), Some(others[1])].map(mask);
+    assert_eq!(all(), [any(); 3]);
+    team.step(2, || assert_eq!(all(), [before; 3]));
+    team.step(3, || ());
+    assert_eq!(all(), [any(); 3]);
+    // Those that end meanwhile are started again, at the next step that computes.
+    team.step(1, || drop(end));
+    others.iter().for_each(|other| wait_for_end(*other));
+    team.step(3, || ());
+    assert!(!team.is_placed);
+    let _end = team.step(3, || start(2));
+    assert!(team.is_placed);
+    assert_eq!([None, Some(team.others[0]), Some(team.others[1])].map(mask), [any(); 3]);
     sched_setaffinity(None, &before).unwrap();
 }
 
 #[test]
 fn regression_threads_stay_where_somebody_puts_them() {
-    let before = sched_getaffinity(None).unwrap();
+    let before = mask(None);
     if before == any() {
         return; // There is no other place.
     }
     // All of them on the core that is the first one's, as by `taskset -a`; the first one moved, or the other one.
-    let (_end, team) = Team::keep(&[any(), before], || start(1));
-    let team = team.unwrap();
-    let other = team.others[0].0;
-    let mask = |thread| sched_getaffinity(thread).unwrap();
+    let (_end, mut team) = team(&[any(), before], 1);
+    let other = team.others[0];
     sched_setaffinity(Some(other), &any()).unwrap();
-    assert!(team.checked().is_none());
+    team.check();
+    assert!(!team.is_placed);
+    team.step(2, || ());
     assert_eq!([mask(None), mask(Some(other))], [any(); 2]);
     sched_setaffinity(None, &before).unwrap();
 }
 
 #[test]
 fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team() {
-    let before = sched_getaffinity(None).unwrap();
-    let (end, team) = Team::keep(&[any(), any()], || start(1));
-    let team = team.unwrap();
-    let gone = team.others[0].0;
+    let before = mask(None);
+    let (end, mut team) = team(&[any(); 2], 1);
+    let gone = team.others[0];
     drop(end);
     wait_for_end(gone);
     let (began, begun) = crossbeam_channel::bounded(1);
@@ -89,9 +122,10 @@ fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team(
         let _ = ends.recv();
     });
     let thread = begun.recv().unwrap();
-    assert_eq!(sched_getaffinity(Some(thread)).unwrap(), any(), "it has the core of the one that started it");
-    assert!(team.checked().is_none());
-    assert_eq!(sched_getaffinity(Some(thread)).unwrap(), before);
+    assert_eq!(mask(Some(thread)), any(), "it has the core of the one that started it");
+    team.check();
+    assert!(!team.is_placed);
+    assert_eq!(mask(Some(thread)), before);
     drop(end);
     other.join().unwrap();
 }
@@ -99,7 +133,7 @@ fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team(
 #[test]
 fn regression_a_thread_whose_first_step_panics_has_its_name_again() {
     let named = || fs::read_to_string("/proc/thread-self/comm").unwrap();
-    let panics = || Team::keep(&[any(), any()], || std::panic::panic_any("on purpose"));
+    let panics = || Team::new(vec![any(), any()]).step(2, || std::panic::panic_any("on purpose"));
     let run = move || {
         assert!(std::panic::catch_unwind(panics).is_err());
         named()
@@ -110,28 +144,30 @@ fn regression_a_thread_whose_first_step_panics_has_its_name_again() {
 
 #[test]
 fn as_many_threads_as_cores_are_kept_and_no_others() {
-    let before = sched_getaffinity(None).unwrap();
+    let before = mask(None);
     for (cores, threads) in [(3, 1), (2, 2), (2, 0), (0, 2)] {
-        let (_end, team) = Team::keep(&vec![any(); cores], || start(threads));
-        assert!(team.is_none(), "{threads} more threads for {cores} cores");
+        let (_end, mut team) = team(&vec![any(); cores], threads);
+        (0..STEPS_TO_COMPLETE).for_each(|_| team.step(cores as u32, || ()));
+        assert!(!team.is_placed && team.cores.is_empty(), "{threads} more threads for {cores} cores");
     }
     // What the system does not take: of the other thread, and of the one that computes with it.
     for cores in [[any(), CpuSet::new()], [CpuSet::new(), any()]] {
         let known = threads().unwrap();
-        let (_end, team) = Team::keep(&cores, || start(1));
-        assert!(team.is_none());
+        let (_end, team) = team(&cores, 1);
+        assert!(!team.is_placed);
         let new = threads().unwrap().into_iter().filter(|thread| !known.contains(thread));
-        for thread in new.map(Some).chain([None]) {
-            assert_eq!(sched_getaffinity(thread).unwrap(), before);
-        }
+        new.map(Some).chain([None]).for_each(|thread| assert_eq!(mask(thread), before));
     }
 }
 
 #[test]
-fn cores_are_given_once() {
-    let cores = Cores { all: (0..5).map(on).collect(), free: Mutex::new((0..5).map(on).collect()) };
+fn cores_are_given_once_and_all_of_them_to_each_team_that_needs_all() {
+    let all: Vec<CpuSet> = (0..5).map(on).collect();
+    let cores = Cores { all: all.clone(), free: Mutex::new(all.clone()) };
     assert_eq!(cores.take(2), [on(0), on(1)]);
     assert!(cores.take(4).is_empty());
     assert_eq!(cores.take(3), [on(2), on(3), on(4)]);
     assert!(cores.take(2).is_empty());
+    assert_eq!([cores.take(5), cores.take(5)], [all.clone(), all]);
+    assert!(cores.take(0).is_empty());
 }

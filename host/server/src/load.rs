@@ -115,7 +115,7 @@ impl Load {
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
-        let cores = Cores::of(sized.teams(), config.live.numa() != Numa::Off);
+        let cores = Cores::of(sized.divides_cores(), config.live.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let starter = Starter {

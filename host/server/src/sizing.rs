@@ -237,11 +237,10 @@ impl Sized {
         self.budget.planned.saturating_sub(models).saturating_sub(self.budget.cache)
     }
 
-    /// Threads of all models, where all of them compute in teams, and have as many as there are cores.
-    pub(crate) fn teams(&self) -> Option<u32> {
-        let threads = self.weights.iter().map(Weights::threads_of_all).sum();
-        let are_teams = self.weights.iter().all(Weights::computes_in_teams);
-        (are_teams && self.cores() == threads).then_some(threads)
+    /// Whether all models compute in teams, which have as many threads together as there are cores, so that each may have its own.
+    pub(crate) fn divides_cores(&self) -> bool {
+        let threads: u32 = self.weights.iter().map(Weights::threads_of_all).sum();
+        self.weights.iter().all(Weights::computes_in_teams) && self.cores() == threads
     }
 
     /// Cores among which the threads were divided.

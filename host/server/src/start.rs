@@ -185,6 +185,7 @@ impl Starter {
         let mut pool = Pool::new(self.policies.scheduler(&config.id), watermarks, config.reserve());
         let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
         let mut workers = BTreeMap::new();
+        let team = if model.computes_in_teams() { model.sizes.threads } else { 0 };
         for number in 0..config.workers {
             let id = WorkerId(number);
             let setup = WorkerSetup {
@@ -192,7 +193,7 @@ impl Starter {
                 reports: reports_in.clone(),
                 slow_reader: self.slow_reader,
                 frame_interval: self.frame_interval,
-                cores: self.cores.take(model.sizes.threads),
+                cores: self.cores.take(team),
                 seat: self.budget.seat(model.sizes.threads),
             };
             let handle = self.start_line(setup, process, (model, beginning))?;

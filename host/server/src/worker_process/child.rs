@@ -550,9 +550,9 @@ impl Process {
             speculation,
         });
         let mut engine = EngineLoop::new(engine, worker);
-        let cores: Vec<_> = cores.iter().map(|core| cores::set(core)).collect();
-        let (warm, team) = Team::keep(&cores, || engine.warm_up());
-        if let Err(error) = warm {
+        let all = self.setup.job.sizes.threads;
+        let mut team = Team::new(cores.iter().map(|core| cores::set(core)).collect());
+        if let Err(error) = team.step(all, || engine.warm_up()) {
             tracing::warn!(%error, worker = %id, "the engine could not decode a first token");
         }
         let internal = |error: io::Error| ServerError::internal("open a worker", error);
@@ -560,7 +560,7 @@ impl Process {
         self.tell(&Told::Reply(number, Ok(opened))).map_err(internal)?;
         let incoming = Incoming::new(connection.try_clone().map_err(internal)?);
         let out = Out::new(connection, hooks);
-        let mut out = WorkerLoop { out, incoming, engine, threads: self.setup.job.sizes.threads, spare, team }.run();
+        let mut out = WorkerLoop { out, incoming, engine, threads: all, spare, team }.run();
         // The disk tier of its cache writes what is queued, for seconds perhaps; only then it has ended.
         threads.join();
         out.end();

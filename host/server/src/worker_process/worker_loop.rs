@@ -14,9 +14,6 @@ use super::child::Hooks;
 use super::{FromWorker, HEARTBEAT, ToWorker};
 use crate::cores::Team;
 
-/// Steps from one look at whether the threads that compute are still the same to the next.
-const LOOK_AT_TEAM: u32 = 64;
-
 /// One worker and its connection. After a panic the connection is closed first: the engine's cache may take seconds.
 pub(super) struct WorkerLoop<E> {
     pub(super) out: Out,
@@ -25,21 +22,17 @@ pub(super) struct WorkerLoop<E> {
     pub(super) threads: u32,
     /// Whether a processor is left beside those that compute.
     pub(super) spare: Arc<AtomicBool>,
-    pub(super) team: Option<Team>,
+    pub(super) team: Team,
 }
 
 impl<E: Engine> WorkerLoop<E> {
     /// Runs until the server is gone, or wants nothing more. What its end is to be told with: it is dropped by then.
     pub(super) fn run(mut self) -> Out {
-        let (begun, mut steps) = (Instant::now(), 0u32);
+        let begun = Instant::now();
         while self.take_messages() {
-            steps = steps.wrapping_add(1);
-            if steps.is_multiple_of(LOOK_AT_TEAM) {
-                self.team = self.team.take().and_then(Team::checked);
-            }
             self.engine.set_threads(self.threads);
             let now = begun.elapsed();
-            self.engine.step(now, &mut self.out);
+            self.team.step(self.threads, || self.engine.step(now, &mut self.out));
             self.out.took = begun.elapsed().saturating_sub(now);
             self.out.may_take_longer = self.engine.worker().may_take_longer();
             let report = self.engine.report();
