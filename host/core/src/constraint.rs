@@ -6,13 +6,15 @@ use crate::message::WorkerError;
 /// Where a generation is in its grammar.
 #[derive(Debug)]
 pub(crate) struct Constraint {
-    /// `None`: lent to the thread that computes masks.
+    /// `None`: lent to a thread that computes masks.
     matcher: Option<Box<Matcher>>,
+    /// It is lent, and no step waits for it.
+    pub(crate) is_apart: bool,
 }
 
 impl Constraint {
     pub(crate) fn new(matcher: Matcher) -> Self {
-        Self { matcher: Some(Box::new(matcher)) }
+        Self { matcher: Some(Box::new(matcher)), is_apart: false }
     }
 
     /// The tokens that may be drawn next.
@@ -51,17 +53,27 @@ impl Constraint {
         self.matcher.as_mut().map(|matcher| matcher.forced(max)).unwrap_or_default()
     }
 
+    /// See [`Matcher::is_slow`].
+    pub(crate) fn is_slow(&self) -> bool {
+        self.is_apart || self.matcher.as_ref().is_some_and(|matcher| matcher.is_slow())
+    }
+
+    /// Whether the next mask is one that no step is to wait for.
+    pub(crate) fn needs_time(&self) -> bool {
+        self.matcher.as_ref().is_some_and(|matcher| matcher.is_slow() && !matcher.is_prepared())
+    }
+
     /// Gives the matcher away until [`Constraint::give_back`].
     pub(crate) fn lend(&mut self) -> Option<Box<Matcher>> {
         self.matcher.take()
     }
 
     pub(crate) fn give_back(&mut self, matcher: Box<Matcher>) {
-        self.matcher = Some(matcher);
+        (self.matcher, self.is_apart) = (Some(matcher), false);
     }
 
     fn matcher(&mut self) -> Result<&mut Matcher, WorkerError> {
-        let lost = || WorkerError::Engine("the thread that computes masks died".to_owned());
+        let lost = || WorkerError::Engine("a thread that computes masks died".to_owned());
         self.matcher.as_deref_mut().ok_or_else(lost)
     }
 }

@@ -238,8 +238,11 @@ impl Sequence {
         &self.root
     }
 
-    /// Longest useful draft: the token that is drawn anyway is not part of it.
+    /// Longest useful draft: the token that is drawn anyway is not part of it. None where each mask of it would take long.
     pub(crate) fn max_draft(&self) -> u32 {
+        if self.constraint.as_ref().is_some_and(Constraint::is_slow) {
+            return 0;
+        }
         self.max_total_tokens().saturating_sub(self.tokens.len() as u32 + 1)
     }
 

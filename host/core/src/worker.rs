@@ -31,7 +31,7 @@ use turns::Turns;
 use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
-use crate::grammar::MaskThread;
+use crate::grammar::MaskThreads;
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, Events, FinishReason, Start, WorkerError};
 use crate::policy::WorkerFacts;
@@ -45,11 +45,14 @@ use crate::step_times::Work;
 pub enum Step {
     /// There was nothing to do.
     Idle,
-    /// No batch was decoded: saved KV entries were restored or evicted, and there is more of that to do.
+    /// No batch was decoded: saved KV entries were restored or evicted, and there is more of that to do, or masks take long.
     Prepared,
     /// A batch was decoded, or its decoding failed.
     Decoded { tokens: usize },
 }
+
+/// Time for masks without which there is nothing to compute, until it is looked whether there is something else to do.
+const MASK_WAIT: Duration = Duration::from_millis(5);
 
 /// The generations of one engine.
 #[derive(Debug)]
@@ -67,7 +70,7 @@ pub struct Worker {
     step_tokens: u32,
     pacer: Pacer,
     /// `None`: masks are computed when they are needed.
-    masks: Option<MaskThread>,
+    masks: Option<MaskThreads>,
     speculation: Option<Speculation>,
     rate: Rate,
     counters: WorkerCounters,
@@ -224,6 +227,8 @@ impl Worker {
         self.roster.admit_waiting(engine, events);
         self.roster.make_capacity(engine, events);
         let restored = self.roster.restore(&mut self.compute_limits, engine);
+        let threads = self.masks.as_mut();
+        let waits = threads.is_some_and(|masks| masks::set_apart(masks, &mut self.roster, &mut self.compute_limits));
         let switches = self.turns.choose(&self.roster.running, &mut self.compute_limits);
         self.draft(engine.reuse());
         self.plan.plan(&self.roster.running, &self.compute_limits, self.budget());
@@ -231,6 +236,10 @@ impl Worker {
         if tokens == 0 {
             self.pacer.idle();
             self.rate.note(now, 0);
+            if let (true, Some(threads)) = (waits, &mut self.masks) {
+                masks::collect(threads, &mut self.roster, MASK_WAIT);
+                return Step::Prepared;
+            }
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
         if self.plan.batch.adapters != *self.turns.adapters() {

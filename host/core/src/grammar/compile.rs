@@ -1,4 +1,5 @@
 //! Compiles a grammar for a vocabulary.
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
@@ -30,11 +31,13 @@ const MAX_TOKENS: usize = (1 << 24) - 1;
 pub(super) struct Compiled {
     /// Never used, so that it has learned nothing and failed at nothing.
     pristine: TokenParser,
-    /// Its clones share a lexer; another one once a generation failed with it.
-    shared: Mutex<TokenParser>,
+    /// Its clones share a lexer; another one once a generation failed with it. `None`: nobody has used it since.
+    shared: Mutex<Option<TokenParser>>,
     pub(super) vocabulary: Arc<Vocabulary>,
     /// Memory that it took when it was compiled, about.
     pub(super) bytes: usize,
+    /// See [`Matcher::is_slow`].
+    pub(super) is_slow: AtomicBool,
 }
 
 impl Compiled {
@@ -49,9 +52,17 @@ impl Compiled {
         let mut pristine = compile(factory, spec)?;
         pristine.start_without_prompt();
         let bytes = 2 * spec.text_bytes() + pristine.parser.lexer_stats().num_bytes;
-        let shared = Mutex::new(pristine.deep_clone());
-        let compiled = Arc::new(Self { pristine, shared, vocabulary: vocabulary.clone(), bytes });
-        match Matcher::new(compiled.clone()).mask() {
+        let compiled = Arc::new(Self {
+            pristine,
+            shared: Mutex::default(),
+            vocabulary: vocabulary.clone(),
+            bytes,
+            is_slow: AtomicBool::default(),
+        });
+        let mut matcher = Matcher::new(compiled.clone());
+        // What comes first may be slow already: the steps of the first generation need not find that out.
+        matcher.forced(1);
+        match matcher.mask() {
             Ok(_) => Ok(compiled),
             Err(MatcherError::TooComplex(why)) => Err(GrammarError::too_large(why)),
             Err(_) => Err(GrammarError::invalid("no text that this model can write matches the grammar")),
@@ -60,25 +71,24 @@ impl Compiled {
 
     /// A parser at the beginning, which learns with the others.
     pub(super) fn parser(&self) -> TokenParser {
-        self.shared().clone()
+        self.shared().get_or_insert_with(|| self.pristine.deep_clone()).clone()
     }
 
     /// A parser at the beginning, whose lexer has learned nothing. Those that come later share it.
     pub(super) fn renewed_parser(&self) -> TokenParser {
-        let mut shared = self.shared();
-        *shared = self.pristine.deep_clone();
-        shared.clone()
+        self.shared().insert(self.pristine.deep_clone()).clone()
     }
 
     /// A generation with it has ended: what its lexer has learned is kept for the next ones unless it is much.
     pub(super) fn forget(&self) {
         let mut shared = self.shared();
-        if shared.parser.lexer_stats().num_bytes > self.bytes + limits::GRAMMAR_LEARNED_BYTES {
-            *shared = self.pristine.deep_clone();
+        let learned = |parser: &mut TokenParser| parser.parser.lexer_stats().num_bytes.saturating_sub(self.bytes);
+        if shared.as_mut().is_some_and(|parser| learned(parser) > limits::GRAMMAR_LEARNED_BYTES) {
+            *shared = None;
         }
     }
 
-    fn shared(&self) -> MutexGuard<'_, TokenParser> {
+    fn shared(&self) -> MutexGuard<'_, Option<TokenParser>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

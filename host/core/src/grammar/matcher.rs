@@ -4,15 +4,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
+use rustix::time::{ClockId, clock_gettime};
 use toktrie::SimpleVob;
 
 use super::compile::Compiled;
 use super::error::compiler_reason;
-use crate::ids::Token;
+use crate::ids::{RequestId, Token};
 use crate::limits;
 use crate::threads::Spawner;
 
@@ -32,6 +35,10 @@ pub enum MatcherError {
 
 /// Bytes of forced text that are spelled for each token that is asked for. Few are longer.
 const FORCED_BYTES: usize = 32;
+
+/// Time of a thread that a generation's grammar takes until it counts as slow: this much, and so much for each token.
+const SLOW: Duration = Duration::from_millis(5);
+const SLOW_TOKEN: Duration = Duration::from_millis(1);
 
 /// The tokens that may come next.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,6 +86,8 @@ pub struct Matcher {
     tokens: Vec<u32>,
     /// Microseconds that its masks took.
     spent: u64,
+    /// Time that all of it took.
+    worked: Duration,
     prepared: VecDeque<Prepared>,
 }
 
@@ -97,13 +106,31 @@ impl Drop for Matcher {
 impl Matcher {
     pub(super) fn new(compiled: Arc<Compiled>) -> Self {
         let parser = compiled.parser();
-        Self { compiled, parser, fault: None, tokens: Vec::new(), spent: 0, prepared: VecDeque::new() }
+        Self {
+            compiled,
+            parser,
+            fault: None,
+            tokens: Vec::new(),
+            spent: 0,
+            worked: Duration::ZERO,
+            prepared: VecDeque::new(),
+        }
     }
 
     /// Another one at the beginning.
     #[must_use]
     pub fn fresh(&self) -> Self {
         Self::new(self.compiled.clone())
+    }
+
+    /// Whether some generation with its grammar took so long that steps are not to wait for it.
+    pub fn is_slow(&self) -> bool {
+        self.compiled.is_slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`Matcher::mask`] has the next mask at once.
+    pub fn is_prepared(&self) -> bool {
+        !self.prepared.is_empty()
     }
 
     /// Number of tokens that it has taken.
@@ -271,8 +298,13 @@ impl Matcher {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let parser = &mut self.parser;
-        let why = match panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(act(parser)))) {
+        let (parser, begun) = (&mut self.parser, thread_time());
+        let acted = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(act(parser))));
+        self.worked += thread_time().saturating_sub(begun);
+        if self.worked > SLOW + SLOW_TOKEN * u32::try_from(self.tokens.len()).unwrap_or(u32::MAX) {
+            self.compiled.is_slow.store(true, Ordering::Relaxed);
+        }
+        let why = match acted {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic.to_string(),
@@ -286,10 +318,16 @@ impl Matcher {
     }
 }
 
-/// A matcher, the place that it goes back to, and the draft that is verified in the step.
+/// Time that the calling thread has computed.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// A matcher, whose it is, and the draft that is verified in the step.
 #[derive(Debug)]
 pub struct MaskJob {
-    pub place: usize,
+    pub id: RequestId,
     pub matcher: Box<Matcher>,
     pub draft: Vec<Token>,
 }
@@ -297,46 +335,59 @@ pub struct MaskJob {
 /// Whether a processor is left at the moment. Where all of them compute a step, a thread beside it makes its threads wait.
 pub type IsRoom = Box<dyn Fn() -> bool + Send>;
 
-/// A thread that computes masks for one worker. It starts with the first ones, and ends when this is dropped.
-pub struct MaskThread {
-    spawner: Spawner,
+/// Threads that compute masks for one worker. Each starts with its first ones, and ends when this is dropped.
+pub struct MaskThreads {
     is_room: IsRoom,
+    /// For steps, which wait for it.
+    pub(crate) beside: MaskThread,
+    /// Of slow grammars, for which no step waits.
+    pub(crate) apart: MaskThread,
+}
+
+/// One of them.
+pub(crate) struct MaskThread {
+    name: &'static str,
+    spawner: Spawner,
     thread: Thread,
 }
 
 enum Thread {
     NotStarted,
     Running {
-        jobs: SyncSender<Vec<MaskJob>>,
+        jobs: Sender<Vec<MaskJob>>,
         done: Receiver<Vec<MaskJob>>,
     },
     /// It could not be started, or died.
     Gone,
 }
 
-impl fmt::Debug for MaskThread {
+impl fmt::Debug for MaskThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MaskThread")
+        f.write_str("MaskThreads")
     }
 }
 
-impl MaskThread {
-    pub fn new(spawner: Spawner, is_room: IsRoom) -> Self {
-        Self { spawner, is_room, thread: Thread::NotStarted }
+impl MaskThreads {
+    /// `background`: starts the thread for slow grammars.
+    pub fn new(spawner: Spawner, background: Spawner, is_room: IsRoom) -> Self {
+        let thread = |name, spawner| MaskThread { name, spawner, thread: Thread::NotStarted };
+        Self { is_room, beside: thread("masks", spawner), apart: thread("slow masks", background) }
     }
 
     /// Whether to compute the masks of this step beside it.
     pub(crate) fn is_room(&self) -> bool {
         (self.is_room)()
     }
+}
 
+impl MaskThread {
     /// Begins to compute masks.
     ///
     /// # Errors
     /// There is no thread: these are the matchers.
-    pub fn begin(&mut self, batch: Vec<MaskJob>) -> Result<(), Vec<MaskJob>> {
+    pub(crate) fn begin(&mut self, batch: Vec<MaskJob>) -> Result<(), Vec<MaskJob>> {
         if matches!(self.thread, Thread::NotStarted) {
-            self.thread = start(&self.spawner);
+            self.thread = start(self.name, &self.spawner);
         }
         let Thread::Running { jobs, .. } = &self.thread else { return Err(batch) };
         let sent = jobs.send(batch).map_err(|unsent| unsent.0);
@@ -346,21 +397,23 @@ impl MaskThread {
         sent
     }
 
-    /// Waits for what began. `None`: the thread died with the matchers.
-    pub fn finish(&mut self) -> Option<Vec<MaskJob>> {
+    /// The next batch that is done, within this time. Empty: none is yet. `None`: the thread died with the matchers, or never was.
+    pub(crate) fn finish(&mut self, within: Duration) -> Option<Vec<MaskJob>> {
         let Thread::Running { done, .. } = &self.thread else { return None };
-        let batch = done.recv().ok();
-        if batch.is_none() {
-            self.thread = Thread::Gone;
+        match done.recv_timeout(within) {
+            Ok(batch) => Some(batch),
+            Err(RecvTimeoutError::Timeout) => Some(Vec::new()),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.thread = Thread::Gone;
+                None
+            }
         }
-        batch
     }
 }
 
-fn start(spawner: &Spawner) -> Thread {
-    // One batch at a time is on its way, so that nobody ever waits to send.
-    let (jobs, received) = sync_channel::<Vec<MaskJob>>(1);
-    let (finished, done) = sync_channel(1);
+fn start(name: &'static str, spawner: &Spawner) -> Thread {
+    let (jobs, received) = channel::<Vec<MaskJob>>();
+    let (finished, done) = channel();
     let body = move || {
         for mut batch in received {
             batch.iter_mut().for_each(|job| job.matcher.prepare(&job.draft));
@@ -369,7 +422,7 @@ fn start(spawner: &Spawner) -> Thread {
             }
         }
     };
-    match spawner.spawn("masks", Box::new(body)) {
+    match spawner.spawn(name, Box::new(body)) {
         Ok(()) => Thread::Running { jobs, done },
         Err(_) => Thread::Gone,
     }

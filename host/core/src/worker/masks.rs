@@ -1,38 +1,82 @@
-//! Lends the matchers of a step's sequences to the thread that computes masks, while the engine decodes.
-use crate::grammar::{MaskJob, MaskThread};
+//! Lends the matchers of sequences to threads that compute masks: those of a step while the engine decodes, and those of slow grammars
+//! between the steps, which they are left out of.
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::constraint::Constraint;
+use crate::grammar::{MaskJob, MaskThreads};
+use crate::ids::Token;
 use crate::sequence::Sequence;
 use crate::step::StepPlan;
+use crate::worker::roster::Roster;
 
 /// Begins to compute the masks of all rows that tokens are drawn from. Returns whether there are any.
-pub(super) fn begin(thread: &mut MaskThread, plan: &StepPlan, running: &mut [Sequence]) -> bool {
+pub(super) fn begin(threads: &mut MaskThreads, plan: &StepPlan, running: &mut [Sequence]) -> bool {
     let mut jobs = Vec::new();
     for entry in plan.entries.iter().filter(|entry| entry.row.is_some()) {
         let Some(sequence) = running.get_mut(entry.index) else { continue };
         let draft = if entry.drafted > 0 { sequence.draft.clone() } else { Vec::new() };
-        if let Some(matcher) = sequence.constraint.as_mut().and_then(|constraint| constraint.lend()) {
-            jobs.push(MaskJob { place: entry.index, matcher, draft });
-        }
+        jobs.extend(lend(sequence, draft));
     }
     if jobs.is_empty() {
         return false;
     }
-    match thread.begin(jobs) {
-        Ok(()) => true,
-        Err(jobs) => {
-            give_back(jobs, running);
-            false
+    let begun = threads.beside.begin(jobs);
+    begun.map_err(|jobs| give_back(jobs, running)).is_ok()
+}
+
+/// Waits for the masks.
+pub(super) fn finish(threads: &mut MaskThreads, running: &mut [Sequence]) {
+    give_back(threads.beside.finish(Duration::MAX).unwrap_or_default(), running);
+}
+
+/// Leaves out of the step, by its `limits`, those whose masks take long, until they are there. Returns whether it left any out.
+pub(super) fn set_apart(threads: &mut MaskThreads, roster: &mut Roster, limits: &mut [u32]) -> bool {
+    collect(threads, roster, Duration::ZERO);
+    let mut any = false;
+    for (sequence, limit) in roster.running.iter_mut().zip(limits) {
+        let needs_time = sequence.constraint.as_ref().is_some_and(Constraint::needs_time);
+        if needs_time && *limit > sequence.kv_tokens {
+            let job = lend(sequence, Vec::new()).into_iter().collect();
+            let begun = threads.apart.begin(job);
+            let Some(constraint) = &mut sequence.constraint else { continue };
+            match begun {
+                Ok(()) => constraint.is_apart = true,
+                // The step computes it.
+                Err(jobs) => jobs.into_iter().for_each(|job| constraint.give_back(job.matcher)),
+            }
+        }
+        if sequence.constraint.as_ref().is_some_and(|constraint| constraint.is_apart) {
+            *limit = sequence.kv_tokens;
+            any = true;
+        }
+    }
+    any
+}
+
+/// Takes back what is done, of which the first may take this long. Without the thread, those who wait for it learn so when they draw.
+pub(super) fn collect(threads: &mut MaskThreads, roster: &mut Roster, mut within: Duration) {
+    let is_apart = |sequence: &Sequence| sequence.constraint.as_ref().is_some_and(|constraint| constraint.is_apart);
+    while roster.running.iter().chain(&roster.waiting).any(is_apart) {
+        let all = roster.running.iter_mut().chain(&mut roster.waiting);
+        match threads.apart.finish(std::mem::take(&mut within)) {
+            Some(jobs) if jobs.is_empty() => break,
+            Some(jobs) => give_back(jobs, all),
+            None => all.filter_map(|s| s.constraint.as_mut()).for_each(|lost| lost.is_apart = false),
         }
     }
 }
 
-/// Waits for the masks.
-pub(super) fn finish(thread: &mut MaskThread, running: &mut [Sequence]) {
-    give_back(thread.finish().unwrap_or_default(), running);
+fn lend(sequence: &mut Sequence, draft: Vec<Token>) -> Option<MaskJob> {
+    let matcher = sequence.constraint.as_mut()?.lend()?;
+    Some(MaskJob { id: sequence.id(), matcher, draft })
 }
 
-fn give_back(jobs: Vec<MaskJob>, running: &mut [Sequence]) {
-    for MaskJob { place, matcher, .. } in jobs {
-        if let Some(constraint) = running.get_mut(place).and_then(|sequence| sequence.constraint.as_mut()) {
+/// Of those who left meanwhile, nobody wants it.
+fn give_back<'a>(jobs: Vec<MaskJob>, all: impl IntoIterator<Item = &'a mut Sequence>) {
+    let mut jobs: HashMap<_, _> = jobs.into_iter().map(|job| (job.id, job.matcher)).collect();
+    for sequence in all {
+        if let (Some(constraint), Some(matcher)) = (&mut sequence.constraint, jobs.remove(&sequence.start.id)) {
             constraint.give_back(matcher);
         }
     }

@@ -6,7 +6,7 @@ use super::speculation::Speculation;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::filter::FilterHook;
-use crate::grammar::{GrammarStore, MaskThread};
+use crate::grammar::{GrammarStore, MaskThreads};
 use crate::ids::WorkerId;
 use crate::policy::SamplerHook;
 use crate::vocabulary::Vocabulary;
@@ -25,7 +25,7 @@ pub struct WorkerOptions {
     /// Compiled grammars of the model.
     pub grammars: Arc<GrammarStore>,
     /// Computes masks while the engine decodes; `None`: they are computed after that.
-    pub masks: Option<MaskThread>,
+    pub masks: Option<MaskThreads>,
     /// `None`: no speculative decoding.
     pub speculation: Option<Speculation>,
 }

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::grammars::{Schemas, bench, constrained, schema, uniform};
 use super::*;
-use crate::grammar::MaskThread;
+use crate::grammar::{Grammar, GrammarSpec, MaskThreads};
 use crate::threads::Spawner;
 
 #[test]
@@ -38,15 +38,17 @@ fn the_same_tokens_come_with_and_without_drafts_and_with_masks_computed_beside()
         let alone = |bench: &mut Bench| bench.engine.reuse = Reuse::Whole;
         let plain = run(alone);
         let forced = run(|_| {});
-        let beside = run(|bench| bench.worker.masks = Some(MaskThread::new(Spawner::detached(), Box::new(|| true))));
+        let beside = run(|bench| {
+            bench.worker.masks = Some(MaskThreads::new(Spawner::detached(), Spawner::detached(), Box::new(|| true)))
+        });
         let crowded = run(|bench| {
             let nobody = Spawner::new(|_, _| panic!("a thread beside the step, for which there is no room"));
-            bench.worker.masks = Some(MaskThread::new(nobody, Box::new(|| false)));
+            bench.worker.masks = Some(MaskThreads::new(nobody, Spawner::detached(), Box::new(|| false)));
         });
         let guessed = run(|bench| bench.draft_by_lookup(4));
         let both = run(|bench| {
             bench.draft_by_lookup(4);
-            bench.worker.masks = Some(MaskThread::new(Spawner::detached(), Box::new(|| true)));
+            bench.worker.masks = Some(MaskThreads::new(Spawner::detached(), Spawner::detached(), Box::new(|| true)));
         });
         for other in [&forced, &beside, &crowded, &guessed, &both] {
             assert_eq!((&plain.0, plain.1, plain.2, &plain.3), (&other.0, other.1, other.2, &other.3));
@@ -86,4 +88,41 @@ fn a_model_that_spells_the_certain_text_in_its_own_way_gets_few_drafts_of_it() {
     let (tokens, decoded, steps) = run(pieces);
     // Of the pieces, several spell the same.
     assert!(tokens > 2 * steps && decoded < tokens + 300, "{tokens} tokens, {decoded} rows, {steps} steps");
+}
+
+#[test]
+fn slow_masks_hold_up_nobody_else_and_nothing_that_is_drawn_changes() {
+    // All of it is certain, and much is spelled to find that out.
+    let text = "start: a{100000}\na: b{100000}\nb: \"c\"{100000}";
+    let slow = Arc::new(Grammar::new(GrammarSpec::Lark { text: text.to_owned() }));
+    let quick = schema(&Schemas(3).object(3));
+    let run = |threads: Option<MaskThreads>| {
+        let mut bench = bench();
+        bench.worker.masks = threads;
+        for (id, grammar) in [(1, &slow), (2, &quick), (3, &slow)] {
+            bench.begin(Start { max_tokens: 40, ..constrained(id, grammar) });
+        }
+        // Somebody leaves while masks are computed for it.
+        bench.steps(3);
+        bench.command(Command::Cancel { id: RequestId(3) });
+        bench.run();
+        [1, 2].map(|id| bench.results().remove(&id).unwrap().0)
+    };
+    let alone = run(None);
+    assert_eq!(alone[0], "c".repeat(40));
+    let (began, begun) = std::sync::mpsc::channel();
+    let apart = Spawner::new(move |name, body| {
+        began.send(name).unwrap();
+        Spawner::detached().spawn(name, body)
+    });
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), apart, Box::new(|| false)))), alone);
+    assert_eq!(begun.try_iter().collect::<Vec<_>>(), ["slow masks"]);
+    // Where it cannot be started, the step computes them; where it dies, its requests fail and others do not.
+    let none = Spawner::new(|_, _| Err(std::io::Error::other("no thread")));
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), none, Box::new(|| false)))), alone);
+    let dies = Spawner::new(|_, body| {
+        drop(body);
+        Ok(())
+    });
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), dies, Box::new(|| false))))[1], alone[1]);
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fake::{END, ScriptedFilter};
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter};
-use crate::grammar::{Grammar, GrammarSpec, MaskThread};
+use crate::grammar::{Grammar, GrammarSpec, MaskThreads};
 use crate::message::ShownToken;
 use crate::speculate::{DraftRequest, Drafter};
 use crate::threads::Spawner;
@@ -445,7 +445,7 @@ proptest! {
         let mut bench = bench();
         bench.worker.speculation = Some(Speculation { drafter: Box::new(Wild(seed as u32)), draft_tokens: 6 });
         if masks {
-            bench.worker.masks = Some(MaskThread::new(Spawner::detached(), Box::new(|| true)));
+            bench.worker.masks = Some(MaskThreads::new(Spawner::detached(), Spawner::detached(), Box::new(|| true)));
         }
         let mut request = constrained(seed, &schema(&wanted));
         if filters {

@@ -22,7 +22,7 @@ use camshaft_core::engine::{Engine, EngineLimits, ModelKind};
 use camshaft_core::engine_loop::EngineLoop;
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::filter::FilterHook;
-use camshaft_core::grammar::{GrammarStore, InUse, MaskThread};
+use camshaft_core::grammar::{GrammarStore, InUse, MaskThreads};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::policy::SamplerHook;
@@ -539,6 +539,7 @@ impl Process {
         let hooks = self.around.hooks.clone();
         let worker = Worker::new(WorkerOptions {
             id,
+        let is_room = move || has_spare.load(Ordering::Relaxed);
             limits: engine.limits(),
             vocabulary: self.grammars.vocabulary().clone(),
             samplers: hooks.samplers(),
@@ -546,7 +547,7 @@ impl Process {
             cache,
             step_target: self.setup.job.config.step_target(),
             grammars: self.grammars.clone(),
-            masks: Some(MaskThread::new(threads.spawner(), Box::new(move || has_spare.load(Ordering::Relaxed)))),
+            masks: Some(MaskThreads::new(threads.spawner(), threads.polite(), Box::new(is_room))),
             speculation,
         });
         let mut engine = EngineLoop::new(engine, worker);
@@ -585,6 +586,18 @@ impl Threads {
     fn join(&self) {
         let threads = std::mem::take(&mut *lock(&self.0));
         // What a panic was about is logged where it happens.
+    /// Of those that come after whatever computes.
+    fn polite(&self) -> Spawner {
+        let threads = self.spawner();
+        Spawner::new(move |name, body| {
+            let body = || {
+                make_polite(0);
+                body();
+            };
+            threads.spawn(name, Box::new(body))
+        })
+    }
+
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
