@@ -251,36 +251,51 @@ fn a_grammar_that_nothing_matches_is_refused() {
     assert!(error.contains("regex"), "{error}");
 }
 
+fn numbered(n: usize) -> Grammar {
+    Grammar::new(GrammarSpec::Choice { texts: vec![format!("text {n}")] })
+}
+
+/// Two requests with it, one after the other.
+fn compile_twice(store: &GrammarStore, n: usize) {
+    (0..2).for_each(|_| drop(store.compile(&numbered(n)).unwrap()));
+}
+
 #[test]
-fn a_store_keeps_the_grammars_that_were_used_last() {
+fn a_store_keeps_the_grammars_that_were_used_last_and_none_that_was_used_once() {
     let store = store();
-    let grammar = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![format!("text {n}")] });
+    let has = |n: usize| store.has(&numbered(n));
     for n in 0..limits::GRAMMARS {
-        store.compile(&grammar(n)).unwrap();
+        compile_twice(&store, n);
     }
-    assert!((0..limits::GRAMMARS).all(|n| store.has(&grammar(n))));
-    store.compile(&grammar(0)).unwrap();
-    assert!((0..limits::GRAMMARS).all(|n| store.has(&grammar(n))), "it was there");
-    store.compile(&grammar(1000)).unwrap();
-    assert!(store.has(&grammar(0)) && store.has(&grammar(2)) && !store.has(&grammar(1)));
+    assert!((0..limits::GRAMMARS).all(has));
+    store.compile(&numbered(0)).unwrap();
+    assert!((0..limits::GRAMMARS).all(has), "it was there");
+    let used = store.compile(&numbered(1000)).unwrap();
+    assert!((0..limits::GRAMMARS).all(has) && has(1000));
+    drop(used);
+    assert!((0..limits::GRAMMARS).all(has) && !has(1000));
+    store.compile(&numbered(1000)).unwrap();
+    assert!(has(0) && has(2) && has(1000) && !has(1));
+    let store = GrammarStore::of_worker(store.vocabulary().clone());
+    compile_twice(&store, 0);
+    assert!(!store.has(&numbered(0)), "somebody else holds what is kept");
 }
 
 #[test]
 fn a_grammar_that_is_in_use_is_there_for_its_worker_though_others_took_its_place() {
     let store = store();
-    let grammar = |n: usize| Grammar::new(GrammarSpec::Choice { texts: vec![format!("text {n}")] });
-    let in_use = store.compile(&grammar(0)).unwrap();
+    let in_use = store.compile(&numbered(0)).unwrap();
     for n in 1..=limits::GRAMMARS {
-        store.compile(&grammar(n)).unwrap();
+        compile_twice(&store, n);
     }
-    assert!(store.has(&grammar(0)), "compiled still");
-    store.matcher(&grammar(0)).unwrap();
-    assert!(!store.has(&grammar(1)), "it took the place of the one that was not used for longest");
+    assert!(store.has(&numbered(0)), "compiled still");
+    store.matcher(&numbered(0)).unwrap();
+    assert!(!store.has(&numbered(1)), "it took the place of the one that was not used for longest");
     for n in 1..=limits::GRAMMARS {
-        store.compile(&grammar(n)).unwrap();
+        compile_twice(&store, n);
     }
     drop(in_use);
-    assert!(!store.has(&grammar(0)), "nobody uses it any more");
+    assert!(!store.has(&numbered(0)), "nobody uses it any more");
 }
 
 #[test]

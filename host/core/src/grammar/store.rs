@@ -25,6 +25,8 @@ pub struct GrammarStore {
     /// Made when the first grammar comes: most models see none.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     known: Mutex<Known>,
+    /// Grammars that are kept though nobody uses them.
+    most: usize,
     /// `None`: they are compiled here.
     elsewhere: Option<Box<Elsewhere>>,
 }
@@ -49,12 +51,20 @@ enum Kept {
 /// What was compiled, and what came of it.
 #[derive(Default)]
 struct Known {
-    /// The latest used last.
+    /// Those that were wanted more than once, the latest used last.
     kept: Vec<(GrammarDigest, Arc<Kept>)>,
     /// Those that somebody still uses, kept or not.
     used: HashMap<GrammarDigest, Weak<Kept>>,
-    /// Whether others can be compiled, the latest last.
-    verdicts: VecDeque<(GrammarDigest, Result<(), GrammarError>)>,
+    /// The latest last.
+    verdicts: VecDeque<Verdict>,
+}
+
+/// Whether a grammar can be compiled.
+struct Verdict {
+    digest: GrammarDigest,
+    found: Result<(), GrammarError>,
+    /// It was compiled for somebody.
+    was_used: bool,
 }
 
 /// A grammar that is compiled as long as this is held, whatever else the store must keep.
@@ -79,7 +89,12 @@ impl fmt::Debug for GrammarStore {
 
 impl GrammarStore {
     pub fn new(vocabulary: Arc<Vocabulary>) -> Self {
-        Self { vocabulary, factory: OnceLock::new(), known: Mutex::default(), elsewhere: None }
+        Self { vocabulary, factory: OnceLock::new(), known: Mutex::default(), most: limits::GRAMMARS, elsewhere: None }
+    }
+
+    /// Where somebody else says what is kept, and holds that.
+    pub fn of_worker(vocabulary: Arc<Vocabulary>) -> Self {
+        Self { most: 0, ..Self::new(vocabulary) }
     }
 
     /// What is compiled by somebody else, who has the workers.
@@ -152,14 +167,14 @@ impl GrammarStore {
 
     fn get(&self, grammar: &Grammar) -> Result<Arc<Kept>, GrammarError> {
         let digest = grammar.digest();
-        if let Some(found) = self.known().find(digest) {
+        if let Some(found) = self.known().find(digest, self.most) {
             return Ok(found);
         }
         if let Some(Err(error)) = self.known().verdict(digest) {
             return Err(error);
         }
         let new = Arc::new(self.make(grammar)?);
-        self.known().keep(digest, &new);
+        self.known().keep(digest, &new, self.most);
         Ok(new)
     }
 
@@ -207,35 +222,40 @@ impl Known {
         self.used.get(&digest).is_some_and(|used| used.strong_count() > 0)
     }
 
-    fn find(&mut self, digest: GrammarDigest) -> Option<Arc<Kept>> {
+    fn find(&mut self, digest: GrammarDigest, most: usize) -> Option<Arc<Kept>> {
         let found = self.used.get(&digest)?.upgrade()?;
-        self.keep(digest, &found);
+        self.keep(digest, &found, most);
         Some(found)
     }
 
-    /// What was not used for longest goes.
-    fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Kept>) {
+    /// What is wanted for the first time is not kept beyond its use: whoever sends a new one each time leaves nothing behind. Of the
+    /// others, what was not used for longest goes.
+    fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Kept>, most: usize) {
         match self.kept.iter().position(|(kept, _)| *kept == digest) {
             Some(at) => self.kept[at..].rotate_left(1),
             None => {
                 self.used.retain(|_, used| used.strong_count() > 0);
                 self.used.insert(digest, Arc::downgrade(compiled));
-                self.kept.push((digest, compiled.clone()));
+                let verdict = self.verdicts.iter_mut().find(|verdict| verdict.digest == digest);
+                if verdict.is_some_and(|verdict| std::mem::replace(&mut verdict.was_used, true)) {
+                    self.kept.push((digest, compiled.clone()));
+                }
             }
         }
         let mut bytes: usize = self.kept.iter().map(|(_, compiled)| compiled.bytes()).sum();
-        while self.kept.len() > limits::GRAMMARS || (bytes > limits::GRAMMARS_BYTES && self.kept.len() > 1) {
+        while self.kept.len() > most || (bytes > limits::GRAMMARS_BYTES && self.kept.len() > 1) {
             bytes = bytes.saturating_sub(self.kept.remove(0).1.bytes());
         }
     }
 
     fn verdict(&self, digest: GrammarDigest) -> Option<Result<(), GrammarError>> {
-        self.verdicts.iter().find(|(judged, _)| *judged == digest).map(|(_, verdict)| verdict.clone())
+        self.verdicts.iter().find(|verdict| verdict.digest == digest).map(|verdict| verdict.found.clone())
     }
 
-    fn judge(&mut self, digest: GrammarDigest, verdict: Result<(), GrammarError>) {
-        self.verdicts.retain(|(judged, _)| *judged != digest);
-        self.verdicts.push_back((digest, verdict));
+    fn judge(&mut self, digest: GrammarDigest, found: Result<(), GrammarError>) {
+        let before = self.verdicts.iter().position(|verdict| verdict.digest == digest);
+        let was_used = before.and_then(|at| self.verdicts.remove(at)).is_some_and(|verdict| verdict.was_used);
+        self.verdicts.push_back(Verdict { digest, found, was_used });
         if self.verdicts.len() > limits::GRAMMAR_VERDICTS {
             self.verdicts.pop_front();
         }

@@ -334,12 +334,15 @@ fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), 
     let Job { is_fake, kind, config, sizes, placement, .. } = &setup.job;
     if *is_fake {
         let vocabulary = engines::fake_info(*kind).vocabulary;
-        return Ok((Source::Fake(engines::fake_limits(sizes)), Arc::new(GrammarStore::new(vocabulary))));
+        return Ok((Source::Fake(engines::fake_limits(sizes)), Arc::new(GrammarStore::of_worker(vocabulary))));
     }
     if *kind == ModelKind::Predict {
         let (model, sha256) = models::load_tensors(config)?;
         let no_words = Vocabulary::new(std::iter::empty::<&[u8]>(), Vec::new());
-        return Ok((Source::Tensors { model: Arc::new(model), sha256 }, Arc::new(GrammarStore::new(no_words.into()))));
+        return Ok((
+            Source::Tensors { model: Arc::new(model), sha256 },
+            Arc::new(GrammarStore::of_worker(no_words.into())),
+        ));
     }
     camshaft_engine::use_numa(config.numa.wanted());
     let (last, told) = (Mutex::new(u64::MAX), Mutex::new(told));
@@ -355,7 +358,7 @@ fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), 
     let _ = tell(1.0);
     let draft = config.draft_model.as_ref();
     let draft = draft.map(|path| models::load_draft(config, path, Placement::Host)).transpose()?;
-    let grammars = Arc::new(GrammarStore::new(model.info().vocabulary.clone()));
+    let grammars = Arc::new(GrammarStore::of_worker(model.info().vocabulary.clone()));
     Ok((Source::Llama { model, draft }, grammars))
 }
 
@@ -536,10 +539,10 @@ impl Process {
     ) -> Result<(), ServerError> {
         let spare = Arc::new(AtomicBool::new(true));
         let has_spare = spare.clone();
+        let is_room = move || has_spare.load(Ordering::Relaxed);
         let hooks = self.around.hooks.clone();
         let worker = Worker::new(WorkerOptions {
             id,
-        let is_room = move || has_spare.load(Ordering::Relaxed);
             limits: engine.limits(),
             vocabulary: self.grammars.vocabulary().clone(),
             samplers: hooks.samplers(),
@@ -583,9 +586,6 @@ impl Threads {
         })
     }
 
-    fn join(&self) {
-        let threads = std::mem::take(&mut *lock(&self.0));
-        // What a panic was about is logged where it happens.
     /// Of those that come after whatever computes.
     fn polite(&self) -> Spawner {
         let threads = self.spawner();
@@ -598,6 +598,9 @@ impl Threads {
         })
     }
 
+    fn join(&self) {
+        let threads = std::mem::take(&mut *lock(&self.0));
+        // What a panic was about is logged where it happens.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
