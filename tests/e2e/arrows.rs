@@ -156,7 +156,7 @@ fn every_package_has_the_same_licence() {
 
 #[test]
 fn unsafe_code_is_forbidden_everywhere_but_in_the_engine_and_where_compiled_code_is_loaded() {
-    for (package, file, places) in [("policy", "code.rs", 1), ("process", "fork.rs", 2)] {
+    for (package, file) in [("policy", "code.rs"), ("process", "fork.rs")] {
         let folder = repository().join("host").join(package).join("src");
         let speaks = |file: &String| {
             let source = std::fs::read_to_string(folder.join(file)).expect("a file can be read");
@@ -164,7 +164,7 @@ fn unsafe_code_is_forbidden_everywhere_but_in_the_engine_and_where_compiled_code
             (allowed || blocks > 0).then(|| (file.clone(), blocks))
         };
         let allowed: Vec<(String, usize)> = files::graph(&folder.join("lib.rs")).keys().filter_map(speaks).collect();
-        assert_eq!(allowed, [(file.to_owned(), places), ("lib.rs".to_owned(), 0)]);
+        assert_eq!(allowed, [(file.to_owned(), 1), ("lib.rs".to_owned(), 0)]);
     }
     let mut seen = 0;
     for package in packages() {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use nix::unistd::ForkResult;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, getppid, getpriority_process, kill_process, set_parent_process_death_signal,
-    waitpid,
+    setpriority_process, waitpid,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,27 +37,13 @@ pub struct Fate {
 
 /// Nice value of what may wait: about a quarter of a core where others want it.
 const POLITE: i32 = 5;
-/// Nanoseconds that it would run at a time. Linux 6.12 and newer have whoever wakes with shorter ones displace it, as all others are;
-/// those before it do not look at it.
-const POLITE_SLICE: u64 = 100_000_000;
 
 /// Has others come before a process from now on, or before this thread and those that it starts (0). Where the system refuses, it goes
 /// on as they do.
-#[allow(unsafe_code, reason = "no library has this call")]
 pub fn make_polite(pid: i32) {
-    let nice = getpriority_process(Pid::from_raw(pid)).map_or(POLITE, |nice| nice.max(POLITE));
-    let attributes = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: libc::SCHED_OTHER as u32,
-        sched_flags: 0,
-        sched_nice: nice,
-        sched_priority: 0,
-        sched_runtime: POLITE_SLICE,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    // SAFETY: the system reads as many bytes as they say that they are, and keeps none.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attributes, 0) };
+    let pid = Pid::from_raw(pid);
+    let nice = getpriority_process(pid).map_or(POLITE, |nice| nice.max(POLITE));
+    let _ = setpriority_process(pid, nice);
 }
 
 /// Why there is no fork.
