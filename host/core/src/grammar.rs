@@ -14,7 +14,7 @@ mod store;
 
 pub use error::{GrammarError, GrammarFault};
 pub(crate) use lark::lark_string;
-pub use matcher::{IsRoom, Mask, MaskJob, MaskThreads, Matcher, MatcherError};
+pub use matcher::{Mask, Matcher, MatcherError};
 pub(crate) use schema::{is_annotation, loosened};
 pub use spec::{Grammar, GrammarSpec};
 pub use store::{CompiledElsewhere, GrammarStore, InUse};

@@ -1,11 +1,9 @@
-//! Where one generation is in its grammar, and which tokens may come next. A worker may have masks computed while its engine decodes: it
-//! gives its matchers to a thread before, and has them back after.
+//! Where one generation is in its grammar, and which tokens may come next.
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use llguidance::api::StopReason;
@@ -15,9 +13,8 @@ use toktrie::SimpleVob;
 
 use super::compile::Compiled;
 use super::error::compiler_reason;
-use crate::ids::{RequestId, Token};
+use crate::ids::Token;
 use crate::limits;
-use crate::threads::Spawner;
 
 /// Why a matcher gives no mask.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -322,110 +319,6 @@ impl Matcher {
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
-}
-
-/// A matcher, whose it is, and the draft that is verified in the step.
-#[derive(Debug)]
-pub struct MaskJob {
-    pub id: RequestId,
-    pub matcher: Box<Matcher>,
-    pub draft: Vec<Token>,
-}
-
-/// Whether a processor is left at the moment. Where all of them compute a step, a thread beside it makes its threads wait.
-pub type IsRoom = Box<dyn Fn() -> bool + Send>;
-
-/// Threads that compute masks for one worker. Each starts with its first ones, and ends when this is dropped.
-pub struct MaskThreads {
-    is_room: IsRoom,
-    /// For steps, which wait for it.
-    pub(crate) beside: MaskThread,
-    /// Of slow grammars, for which no step waits.
-    pub(crate) apart: MaskThread,
-}
-
-/// One of them.
-pub(crate) struct MaskThread {
-    name: &'static str,
-    spawner: Spawner,
-    thread: Thread,
-}
-
-enum Thread {
-    NotStarted,
-    Running {
-        jobs: Sender<Vec<MaskJob>>,
-        done: Receiver<Vec<MaskJob>>,
-    },
-    /// It could not be started, or died.
-    Gone,
-}
-
-impl fmt::Debug for MaskThreads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MaskThreads")
-    }
-}
-
-impl MaskThreads {
-    /// `background`: starts the thread for slow grammars.
-    pub fn new(spawner: Spawner, background: Spawner, is_room: IsRoom) -> Self {
-        let thread = |name, spawner| MaskThread { name, spawner, thread: Thread::NotStarted };
-        Self { is_room, beside: thread("masks", spawner), apart: thread("slow masks", background) }
-    }
-
-    /// Whether to compute the masks of this step beside it.
-    pub(crate) fn is_room(&self) -> bool {
-        (self.is_room)()
-    }
-}
-
-impl MaskThread {
-    /// Begins to compute masks.
-    ///
-    /// # Errors
-    /// There is no thread: these are the matchers.
-    pub(crate) fn begin(&mut self, batch: Vec<MaskJob>) -> Result<(), Vec<MaskJob>> {
-        if matches!(self.thread, Thread::NotStarted) {
-            self.thread = start(self.name, &self.spawner);
-        }
-        let Thread::Running { jobs, .. } = &self.thread else { return Err(batch) };
-        let sent = jobs.send(batch).map_err(|unsent| unsent.0);
-        if sent.is_err() {
-            self.thread = Thread::Gone;
-        }
-        sent
-    }
-
-    /// The next batch that is done, within this time. Empty: none is yet. `None`: the thread died with the matchers, or never was.
-    pub(crate) fn finish(&mut self, within: Duration) -> Option<Vec<MaskJob>> {
-        let Thread::Running { done, .. } = &self.thread else { return None };
-        match done.recv_timeout(within) {
-            Ok(batch) => Some(batch),
-            Err(RecvTimeoutError::Timeout) => Some(Vec::new()),
-            Err(RecvTimeoutError::Disconnected) => {
-                self.thread = Thread::Gone;
-                None
-            }
-        }
-    }
-}
-
-fn start(name: &'static str, spawner: &Spawner) -> Thread {
-    let (jobs, received) = channel::<Vec<MaskJob>>();
-    let (finished, done) = channel();
-    let body = move || {
-        for mut batch in received {
-            batch.iter_mut().for_each(|job| job.matcher.prepare(&job.draft));
-            if finished.send(batch).is_err() {
-                break;
-            }
-        }
-    };
-    match spawner.spawn(name, Box::new(body)) {
-        Ok(()) => Thread::Running { jobs, done },
-        Err(_) => Thread::Gone,
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,124 @@
 //! Lends the matchers of sequences to threads that compute masks: those of a step while the engine decodes, and those of slow grammars
 //! between the steps, which they are left out of.
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use crate::constraint::Constraint;
-use crate::grammar::{MaskJob, MaskThreads};
-use crate::ids::Token;
+use crate::grammar::Matcher;
+use crate::ids::{RequestId, Token};
 use crate::sequence::Sequence;
 use crate::step::StepPlan;
+use crate::threads::Spawner;
 use crate::worker::roster::Roster;
+
+/// Batches that wait for a thread: of a step there is one, and slow grammars are one each.
+const MOST: usize = 64;
+
+/// A matcher, whose it is, and the draft that is verified in the step.
+#[derive(Debug)]
+struct MaskJob {
+    id: RequestId,
+    matcher: Box<Matcher>,
+    draft: Vec<Token>,
+}
+
+/// Threads that compute masks for one worker. Each starts with its first ones, and ends when this is dropped.
+pub struct MaskThreads {
+    /// Whether a processor is left at the moment. Where all of them compute a step, a thread beside it makes its threads wait.
+    is_room: Box<dyn Fn() -> bool + Send>,
+    /// For steps, which wait for it.
+    beside: MaskThread,
+    /// Of slow grammars, for which no step waits.
+    apart: MaskThread,
+}
+
+/// One of them.
+struct MaskThread {
+    name: &'static str,
+    spawner: Spawner,
+    thread: Thread,
+}
+
+enum Thread {
+    NotStarted,
+    Running {
+        jobs: SyncSender<Vec<MaskJob>>,
+        done: Receiver<Vec<MaskJob>>,
+    },
+    /// It could not be started, or died.
+    Gone,
+}
+
+impl fmt::Debug for MaskThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MaskThreads")
+    }
+}
+
+impl MaskThreads {
+    /// `background`: starts the thread for slow grammars.
+    pub fn new(spawner: Spawner, background: Spawner, is_room: Box<dyn Fn() -> bool + Send>) -> Self {
+        let thread = |name, spawner| MaskThread { name, spawner, thread: Thread::NotStarted };
+        Self { is_room, beside: thread("masks", spawner), apart: thread("slow masks", background) }
+    }
+
+    /// Whether to compute the masks of this step beside it.
+    pub(super) fn is_room(&self) -> bool {
+        (self.is_room)()
+    }
+}
+
+impl MaskThread {
+    /// Begins to compute masks.
+    ///
+    /// # Errors
+    /// There is no thread, or it has as much to do as it takes: these are the matchers.
+    fn begin(&mut self, batch: Vec<MaskJob>) -> Result<(), Vec<MaskJob>> {
+        if matches!(self.thread, Thread::NotStarted) {
+            self.thread = start(self.name, &self.spawner);
+        }
+        let Thread::Running { jobs, .. } = &self.thread else { return Err(batch) };
+        jobs.try_send(batch).map_err(|error| match error {
+            TrySendError::Full(batch) => batch,
+            TrySendError::Disconnected(batch) => {
+                self.thread = Thread::Gone;
+                batch
+            }
+        })
+    }
+
+    /// The next batch that is done, within this time. Empty: none is yet. `None`: the thread died with the matchers, or never was.
+    fn finish(&mut self, within: Duration) -> Option<Vec<MaskJob>> {
+        let Thread::Running { done, .. } = &self.thread else { return None };
+        match done.recv_timeout(within) {
+            Ok(batch) => Some(batch),
+            Err(RecvTimeoutError::Timeout) => Some(Vec::new()),
+            Err(RecvTimeoutError::Disconnected) => {
+                self.thread = Thread::Gone;
+                None
+            }
+        }
+    }
+}
+
+fn start(name: &'static str, spawner: &Spawner) -> Thread {
+    let (jobs, received) = sync_channel::<Vec<MaskJob>>(MOST);
+    let (finished, done) = sync_channel(MOST);
+    let body = move || {
+        for mut batch in received {
+            batch.iter_mut().for_each(|job| job.matcher.prepare(&job.draft));
+            if finished.send(batch).is_err() {
+                break;
+            }
+        }
+    };
+    match spawner.spawn(name, Box::new(body)) {
+        Ok(()) => Thread::Running { jobs, done },
+        Err(_) => Thread::Gone,
+    }
+}
 
 /// Begins to compute the masks of all rows that tokens are drawn from. Returns whether there are any.
 pub(super) fn begin(threads: &mut MaskThreads, plan: &StepPlan, running: &mut [Sequence]) -> bool {

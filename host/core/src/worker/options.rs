@@ -2,11 +2,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::masks::MaskThreads;
 use super::speculation::Speculation;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::filter::FilterHook;
-use crate::grammar::{GrammarStore, MaskThreads};
+use crate::grammar::GrammarStore;
 use crate::ids::WorkerId;
 use crate::policy::SamplerHook;
 use crate::vocabulary::Vocabulary;

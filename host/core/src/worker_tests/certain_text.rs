@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::grammars::{Schemas, bench, constrained, schema, uniform};
 use super::*;
-use crate::grammar::{Grammar, GrammarSpec, MaskThreads};
+use crate::grammar::{Grammar, GrammarSpec};
 use crate::threads::Spawner;
 
 #[test]
@@ -110,7 +110,7 @@ fn slow_masks_hold_up_nobody_else_and_nothing_that_is_drawn_changes() {
     };
     let alone = run(None);
     assert_eq!(alone[0], "c".repeat(40));
-    let (began, begun) = std::sync::mpsc::channel();
+    let (began, begun) = std::sync::mpsc::sync_channel(1);
     let apart = Spawner::new(move |name, body| {
         began.send(name).unwrap();
         Spawner::detached().spawn(name, body)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fake::{END, ScriptedFilter};
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter};
-use crate::grammar::{Grammar, GrammarSpec, MaskThreads};
+use crate::grammar::{Grammar, GrammarSpec};
 use crate::message::ShownToken;
 use crate::speculate::{DraftRequest, Drafter};
 use crate::threads::Spawner;
