@@ -35,8 +35,9 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
     threads_can_start(threads + SPARE_THREADS)
         .map_err(|error| ServerError::internal("start the threads of the runtime", error))?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).enable_all().build();
+    let runtime = builder.worker_threads(threads).thread_keep_alive(THREAD_KEPT).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
+    camshaft_process::give_back_memory().map_err(|error| ServerError::internal("start a thread", error))?;
     let log = {
         let _exports_run_here = runtime.enter();
         logging::start(config, logging::exporter(config)?)?
@@ -62,9 +63,11 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
     ended
 }
 
+/// How long threads for what blocks are kept: each keeps the memory that it read a body with.
+const THREAD_KEPT: Duration = Duration::from_secs(2);
 /// Threads beside those of the runtime's workers that a server starts before it has anything to serve: of the log, for
-/// what blocks, for policies.
-const SPARE_THREADS: usize = 4;
+/// what blocks, for policies, for memory.
+const SPARE_THREADS: usize = 5;
 
 /// Whether `count` threads can run at once.
 ///
