@@ -22,17 +22,17 @@ use camshaft_core::engine::{Engine, EngineLimits, ModelKind};
 use camshaft_core::engine_loop::EngineLoop;
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::filter::FilterHook;
-use camshaft_core::grammar::{GrammarStore, InUse, MaskThreads};
+use camshaft_core::grammar::{Grammar, GrammarStore, InUse};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::policy::SamplerHook;
-use camshaft_core::threads::Spawner;
+use camshaft_core::threads::{Body, Spawner};
 use camshaft_core::vocabulary::Vocabulary;
-use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
+use camshaft_core::worker::{MaskThreads, Speculation, Worker, WorkerOptions};
 use camshaft_engine::{LoadProgress, LoadedAdapter, LoadedModel, Placement};
 use camshaft_policy::{Noted, PolicyHost, PolicyReplica, ReplicaUpdate};
 use camshaft_process::frames::{self, Incoming};
-use camshaft_process::{confine_calls, confine_files, control, make_expendable, make_polite, say};
+use camshaft_process::{confine_calls, confine_files, control, give_back_memory, make_expendable, make_polite, say};
 use camshaft_tensor::{Predictor, TensorModel};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -170,6 +170,7 @@ fn run_process() -> io::Result<()> {
     // Before there are other threads, which would not be held to it. What drivers of devices open, nobody knows.
     let has_landlock = !setup.is_on_devices() && confine_files(&readable(&setup), &writable(&setup));
     let log = logging::start_lines(&setup.log).map_err(io::Error::other)?;
+    give_back_memory()?;
     let hooks = Hooks::Replica(Arc::new(PolicyReplica::new(setup.code_dir.as_deref())));
     let process = Some(OwnProcess { log: log.clone(), has_landlock });
     let done = serve(orders, setup, Surroundings { hooks, fakes: Arc::new(engines::fake_parts), process });
@@ -213,73 +214,44 @@ fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::
     let mut number = 0;
     while let Some((order, descriptors)) = frames::receive_with::<Order>(&mut orders)? {
         number += 1;
-        match order {
+        let reply = match order {
             Order::Open(worker, cores) => {
                 let Some(connection) = descriptors.into_iter().next() else { continue };
                 // The directory of its cache is free when the one before it has ended.
                 let before = workers.remove(&worker);
                 workers.insert(worker, process.open(number, worker, before, (cores, connection.into()))?);
+                continue;
             }
             // It takes its time, and others need not wait for it.
             Order::LoadAdapter(path) => {
-                let process = process.clone();
                 let file = descriptors.into_iter().next().map(File::from);
-                let load = move || {
-                    let loaded = process.load_adapter(&path, file);
-                    // Without the server the process ends.
-                    let _ = process.tell(&Told::Reply(number, loaded));
-                };
-                Builder::new().name("adapter".to_owned()).spawn(load)?;
-            }
-            Order::Shapes(shapes) => process.tell(&Told::Reply(number, process.shapes(&shapes)))?,
-            Order::Memory(workers, rows) => process.tell(&Told::Reply(number, process.memory(workers, rows)))?,
-            Order::DropAdapter(adapter) => {
-                let mut adapters = lock(&process.adapters);
-                let one = adapters.iter().position(|loaded| loaded.digest() == adapter);
-                one.map(|one| adapters.swap_remove(one));
-                drop(adapters);
-                process.done(number)?;
+                process.reply_apart("adapter", number, move |process| process.load_adapter(&path, file))?;
+                continue;
             }
             Order::Compile(grammar) => {
-                let process = process.clone();
-                let compile = move || {
-                    // What is generated comes first.
-                    make_polite(0);
-                    let reply = match process.grammars.compile(&grammar) {
-                        Ok(compiled) => {
-                            let bytes = compiled.bytes;
-                            lock(&process.compiled).push((grammar.digest(), compiled));
-                            Reply::Compiled(bytes)
-                        }
-                        Err(error) => Reply::Refused(error),
-                    };
-                    // Without the server the process ends.
-                    let _ = process.tell(&Told::Reply(number, Ok(reply)));
-                };
-                Builder::new().name("grammar".to_owned()).spawn(compile)?;
+                process.reply_apart("grammar", number, move |process| Ok(process.compile(&grammar)))?;
+                continue;
             }
-            Order::DropGrammar(grammar) => {
-                let mut compiled = lock(&process.compiled);
-                let one = compiled.iter().position(|(digest, _)| *digest == grammar);
-                one.map(|one| compiled.swap_remove(one));
-                drop(compiled);
-                process.done(number)?;
-            }
+            Order::Shapes(shapes) => process.shapes(&shapes),
+            Order::Memory(workers, rows) => process.memory(workers, rows),
+            Order::DropAdapter(adapter) => drop_one(&process.adapters, |loaded| loaded.digest() == adapter),
+            Order::DropGrammar(grammar) => drop_one(&process.compiled, |(digest, _)| *digest == grammar),
             Order::Policies(update) => {
                 if let Err(error) = process.take_policies(*update) {
                     tracing::error!(%error, "policies cannot be had in the process that runs them");
                 }
-                process.done(number)?;
+                Ok(Reply::Done)
             }
-            Order::Hear => process.done(number)?,
+            Order::Hear => Ok(Reply::Done),
             Order::Level(directives) => {
                 let log = process.around.process.as_ref().map(|process| &process.log);
                 if let Some(Err(error)) = log.map(|log| log.set_directives(&directives)) {
                     tracing::warn!(%error, "the log level stays as it was");
                 }
-                process.done(number)?;
+                Ok(Reply::Done)
             }
-        }
+        };
+        process.tell(&Told::Reply(number, reply))?;
     }
     // Their sockets are closed, too, or the server wants nothing more of them. What waits for a device that is lost waits for ever.
     let deadline = Instant::now() + END;
@@ -367,8 +339,30 @@ impl Process {
         frames::send(&mut *lock(&self.control), told)
     }
 
-    fn done(&self, number: u64) -> io::Result<()> {
-        self.tell(&Told::Reply(number, Ok(Reply::Done)))
+    /// Does what takes its time on a thread of its own.
+    fn reply_apart(
+        self: &Arc<Self>,
+        name: &str,
+        number: u64,
+        act: impl FnOnce(&Self) -> Result<Reply, Failure> + Send + 'static,
+    ) -> io::Result<()> {
+        let process = self.clone();
+        // Without the server the process ends.
+        let act = move || drop(process.tell(&Told::Reply(number, act(&process))));
+        Builder::new().name(name.to_owned()).spawn(act).map(drop)
+    }
+
+    fn compile(&self, grammar: &Grammar) -> Reply {
+        // What is generated comes first.
+        make_polite(0);
+        match self.grammars.compile(grammar) {
+            Ok(compiled) => {
+                let bytes = compiled.bytes;
+                lock(&self.compiled).push((grammar.digest(), compiled));
+                Reply::Compiled(bytes)
+            }
+            Err(error) => Reply::Refused(error),
+        }
     }
 
     fn load_adapter(&self, path: &Path, file: Option<File>) -> Result<Reply, Failure> {
@@ -589,13 +583,8 @@ impl Threads {
     /// Of those that come after whatever computes.
     fn polite(&self) -> Spawner {
         let threads = self.spawner();
-        Spawner::new(move |name, body| {
-            let body = || {
-                make_polite(0);
-                body();
-            };
-            threads.spawn(name, Box::new(body))
-        })
+        let politely = |body: Body| move || (make_polite(0), body()).1;
+        Spawner::new(move |name, body| threads.spawn(name, Box::new(politely(body))))
     }
 
     fn join(&self) {
@@ -609,6 +598,14 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.join();
     }
+}
+
+/// One of them that is alike.
+fn drop_one<T>(all: &Mutex<Vec<T>>, is_it: impl FnMut(&T) -> bool) -> Result<Reply, Failure> {
+    let mut all = lock(all);
+    let one = all.iter().position(is_it);
+    one.map(|one| all.swap_remove(one));
+    Ok(Reply::Done)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
