@@ -75,15 +75,6 @@ pub(crate) struct Team {
     was_told: bool,
 }
 
-/// Gives a thread its name back.
-struct Renamed(String);
-
-impl Drop for Renamed {
-    fn drop(&mut self) {
-        rename(&self.0);
-    }
-}
-
 impl Team {
     /// Of the calling thread. `cores`: one for each thread of it, or none.
     pub(crate) fn new(cores: Vec<CpuSet>) -> Self {
@@ -124,10 +115,9 @@ impl Team {
         // Threads inherit the name: by this one those that are started in the step are told from those of other teams.
         let mark = format!("team-{}", me.as_raw_nonzero());
         rename(&mark);
-        let renamed = Renamed(name.clone());
         let done = step();
         let new = named(&mark, me);
-        drop(renamed);
+        rename(&name);
         self.others.retain(|other| is_ours(*other));
         for other in new.unwrap_or_default() {
             // Only for those who look at the threads.

@@ -26,7 +26,7 @@ use camshaft_core::grammar::{Grammar, GrammarStore, InUse};
 use camshaft_core::ids::{GrammarDigest, WorkerId};
 use camshaft_core::jobs::BatchModel;
 use camshaft_core::policy::SamplerHook;
-use camshaft_core::threads::{Body, Spawner};
+use camshaft_core::threads::Spawner;
 use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::worker::{MaskThreads, Speculation, Worker, WorkerOptions};
 use camshaft_engine::{LoadProgress, LoadedAdapter, LoadedModel, Placement};
@@ -127,16 +127,12 @@ impl Hooks {
 
 impl Source {
     fn loaded(&self) -> Loaded {
-        match self {
-            Self::Fake(_) => Loaded { mark: None, sha256: None, tensors: None },
-            Self::Llama { model, .. } => {
-                let (mark, sha256) = (Some(model.outline().mark()), model.info().sha256.clone());
-                Loaded { mark, sha256, tensors: None }
-            }
-            Self::Tensors { model, sha256 } => {
-                Loaded { mark: None, sha256: sha256.clone(), tensors: Some(Box::new(model.outline())) }
-            }
-        }
+        let (mark, sha256, tensors) = match self {
+            Self::Fake(_) => (None, None, None),
+            Self::Llama { model, .. } => (Some(model.outline().mark()), model.info().sha256.clone(), None),
+            Self::Tensors { model, sha256 } => (None, sha256.clone(), Some(Box::new(model.outline()))),
+        };
+        Loaded { mark, sha256, tensors }
     }
 
     fn has_lost_device(&self) -> bool {
@@ -191,17 +187,13 @@ fn serve(mut orders: UnixStream, mut setup: Setup, around: Surroundings) -> io::
     let mut told = orders.try_clone()?;
     let loaded = load(&setup, told.try_clone()?);
     let (source, grammars) = match loaded {
-        Ok(loaded) => loaded,
+        Ok((source, vocabulary)) => (source, Arc::new(GrammarStore::of_worker(vocabulary))),
         Err(error) => return frames::send(&mut told, &Told::Loaded(Err(Failure::of(&error)))),
     };
     if let Some(OwnProcess { has_landlock, .. }) = around.process {
         let seccomp = !setup.is_on_devices() && confine_calls();
-        tracing::info!(
-            model = setup.job.config.id,
-            seccomp,
-            landlock = has_landlock,
-            "a process computes for the model"
-        );
+        let model = &setup.job.config.id;
+        tracing::info!(model, seccomp, landlock = has_landlock, "a process computes for the model");
     }
     let update = setup.policies.take();
     let (control, adapters, compiled, clerk) = (Mutex::new(told), Mutex::default(), Mutex::default(), Once::new());
@@ -301,20 +293,16 @@ fn in_memory(mut file: File) -> io::Result<File> {
     Ok(copy)
 }
 
-/// What can be made workers of, and what is compiled for its vocabulary.
-fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), ServerError> {
+/// What can be made workers of, and its vocabulary.
+fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<Vocabulary>), ServerError> {
     let Job { is_fake, kind, config, sizes, placement, .. } = &setup.job;
     if *is_fake {
-        let vocabulary = engines::fake_info(*kind).vocabulary;
-        return Ok((Source::Fake(engines::fake_limits(sizes)), Arc::new(GrammarStore::of_worker(vocabulary))));
+        return Ok((Source::Fake(engines::fake_limits(sizes)), engines::fake_info(*kind).vocabulary));
     }
     if *kind == ModelKind::Predict {
         let (model, sha256) = models::load_tensors(config)?;
         let no_words = Vocabulary::new(std::iter::empty::<&[u8]>(), Vec::new());
-        return Ok((
-            Source::Tensors { model: Arc::new(model), sha256 },
-            Arc::new(GrammarStore::of_worker(no_words.into())),
-        ));
+        return Ok((Source::Tensors { model: Arc::new(model), sha256 }, no_words.into()));
     }
     camshaft_engine::use_numa(config.numa.wanted());
     let (last, told) = (Mutex::new(u64::MAX), Mutex::new(told));
@@ -330,8 +318,8 @@ fn load(setup: &Setup, told: UnixStream) -> Result<(Source, Arc<GrammarStore>), 
     let _ = tell(1.0);
     let draft = config.draft_model.as_ref();
     let draft = draft.map(|path| models::load_draft(config, path, Placement::Host)).transpose()?;
-    let grammars = Arc::new(GrammarStore::of_worker(model.info().vocabulary.clone()));
-    Ok((Source::Llama { model, draft }, grammars))
+    let vocabulary = model.info().vocabulary.clone();
+    Ok((Source::Llama { model, draft }, vocabulary))
 }
 
 impl Process {
@@ -463,13 +451,11 @@ impl Process {
         match (&self.source, kind) {
             (Source::Fake(_), ModelKind::Embed) => {
                 let embedder = FakeEmbedder::new(engines::fake_embedder_limits(sizes));
-                let limits = Limits::Embeds(embedder.limits());
-                self.compute(number, embedder, limits, way.1)
+                self.compute(number, Limits::Embeds(embedder.limits()), embedder, way.1)
             }
             (Source::Tensors { model, .. }, _) => {
                 let predictor = Predictor::new(model.clone());
-                let limits = Limits::Predicts(predictor.batch());
-                self.compute(number, predictor, limits, way.1)
+                self.compute(number, Limits::Predicts(predictor.batch()), predictor, way.1)
             }
             (Source::Fake(limits), _) => {
                 let (engine, cache) = (self.around.fakes)(*limits, id, cache.ram_bytes)?;
@@ -480,8 +466,7 @@ impl Process {
                 if model.is_on_devices() {
                     engines::exercise_embedder(&mut embedder).map_err(|why| engines::does_not_work(config, why))?;
                 }
-                let limits = Limits::Embeds(embedder.limits());
-                self.compute(number, embedder, limits, way.1)
+                self.compute(number, Limits::Embeds(embedder.limits()), embedder, way.1)
             }
             (Source::Llama { model, draft }, _) => {
                 let options = engines::engine_options(config, sizes);
@@ -501,8 +486,8 @@ impl Process {
     fn compute<M>(
         &self,
         number: u64,
-        mut model: M,
         limits: Limits,
+        mut model: M,
         mut connection: UnixStream,
     ) -> Result<(), ServerError>
     where
@@ -583,8 +568,7 @@ impl Threads {
     /// Of those that come after whatever computes.
     fn polite(&self) -> Spawner {
         let threads = self.spawner();
-        let politely = |body: Body| move || (make_polite(0), body()).1;
-        Spawner::new(move |name, body| threads.spawn(name, Box::new(politely(body))))
+        Spawner::new(move |name, body| threads.spawn(name, Box::new(|| (make_polite(0), body()).1)))
     }
 
     fn join(&self) {
