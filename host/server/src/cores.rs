@@ -3,12 +3,11 @@
 //! The threads of a step wait for each other a few hundred times a token. Where another process runs on a core, Linux often leaves
 //! the other core to it and has two of these threads share one: each then waits, in a loop, for one that has no core meanwhile
 //! (`docs/benchmarks.md`, "Threads that meet"). On cores of their own they share them with others, and not with each other.
-use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity, set_name};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::{environment, machine};
 
@@ -58,13 +57,14 @@ pub(crate) fn processors(set: &CpuSet) -> Vec<usize> {
 
 /// Steps from one look at whether the threads that compute are still the same to the next.
 const LOOK_AT_TEAM: u32 = 64;
-/// Steps after which a team that is not complete is none: not each step computes.
+/// Steps that compute, after which a team that is not complete is none.
 const STEPS_TO_COMPLETE: u32 = 8;
 
-/// A thread and those that libgomp started for it, each on its core while all of them compute.
+/// A thread and those that libgomp started for it, each on its core while all of them compute. Threads that a thread starts have its
+/// name, which no other worker of the process has: by it they are found.
 #[derive(Debug)]
 pub(crate) struct Team {
-    /// Of the thread itself and of each other. None: it runs anywhere, for good.
+    /// Of the thread itself and of each other. Empty: it runs anywhere, for good.
     cores: Vec<CpuSet>,
     /// Where they run otherwise.
     everywhere: CpuSet,
@@ -90,91 +90,71 @@ impl Team {
         }
     }
 
-    /// Runs a step that the calling thread computes with so many threads, itself among them. Where these are all of the team, each is
-    /// kept on its core from then on: fewer share the cores with other teams, and run anywhere.
-    pub(crate) fn step<T>(&mut self, threads: u32, step: impl FnOnce() -> T) -> T {
-        if self.cores.len() != threads as usize {
-            if self.is_placed {
-                self.let_go();
-            }
-            return step();
-        }
-        self.steps = self.steps.wrapping_add(1);
-        if !self.is_placed {
-            return self.place(step);
-        }
-        if self.steps.is_multiple_of(LOOK_AT_TEAM) {
+    /// Runs a step for which the calling thread has so many threads, itself among them; `computes` tells of what came of it whether
+    /// they computed. Where these are all of the team, each is kept on its core from then on: fewer share the cores with other teams,
+    /// and run anywhere.
+    pub(crate) fn step<T>(&mut self, threads: u32, step: impl FnOnce() -> T, computes: impl FnOnce(&T) -> bool) -> T {
+        let are_all = self.cores.len() == threads as usize;
+        if self.is_placed && (!are_all || self.steps.is_multiple_of(LOOK_AT_TEAM)) {
             self.check();
         }
-        step()
-    }
-
-    /// Runs a step, and keeps each thread on its core from then on.
-    fn place<T>(&mut self, step: impl FnOnce() -> T) -> T {
-        let (me, name) = (gettid(), std::thread::current().name().unwrap_or("worker").to_owned());
-        // Threads inherit the name: by this one those that are started in the step are told from those of other teams.
-        let mark = format!("team-{}", me.as_raw_nonzero());
-        rename(&mark);
+        if self.is_placed && !are_all {
+            self.let_go();
+        }
         let done = step();
-        let new = named(&mark, me);
-        rename(&name);
-        self.others.retain(|other| is_ours(*other));
-        for other in new.unwrap_or_default() {
-            // Only for those who look at the threads.
-            let _ = fs::write(format!("/proc/self/task/{}/comm", other.as_raw_nonzero()), &name);
-            self.others.push(other);
-        }
-        if self.others.len() + 1 < self.cores.len() && self.steps < STEPS_TO_COMPLETE {
-            return done;
-        }
-        match self.keep() {
-            Ok(()) if !std::mem::replace(&mut self.was_told, true) => {
-                let cores = self.cores.iter().map(shown).collect::<Vec<_>>().join(", ");
-                tracing::info!(worker = name, cores, "each thread that computes has a core of its own");
-            }
-            Ok(()) => {}
-            Err(error) => {
-                tracing::info!(%error, worker = name, "threads that compute have no cores of their own");
-                self.cores.clear();
+        if are_all && !self.cores.is_empty() && computes(&done) {
+            self.steps = self.steps.wrapping_add(1);
+            if !self.is_placed {
+                self.place();
             }
         }
         done
     }
 
+    /// Keeps each thread on its core, once all of them are there.
+    fn place(&mut self) {
+        self.others = named_like_me();
+        if self.others.len() + 1 < self.cores.len() && self.steps < STEPS_TO_COMPLETE {
+            return;
+        }
+        let worker = std::thread::current().name().unwrap_or_default().to_owned();
+        match self.keep() {
+            Ok(()) if !std::mem::replace(&mut self.was_told, true) => {
+                let cores = self.cores.iter().map(shown).collect::<Vec<_>>().join(", ");
+                tracing::info!(worker, cores, "each thread that computes has a core of its own");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::info!(%error, worker, "threads that compute have no cores of their own");
+                self.cores.clear();
+            }
+        }
+    }
+
     /// # Errors
-    /// There are more or fewer threads than cores, somebody else says where they run, the system refuses, or a thread is gone: all of
-    /// them run anywhere.
+    /// There are more or fewer threads than cores, or somebody else says where they run: all of them stay where they are. Or the
+    /// system refuses: they run anywhere.
     fn keep(&mut self) -> io::Result<()> {
-        let Some((mine, theirs)) = self.cores.split_first().filter(|(_, theirs)| theirs.len() == self.others.len())
-        else {
+        if self.others.len() + 1 != self.cores.len() {
             return Err(io::Error::other(format!("{} threads for {} cores", self.others.len() + 1, self.cores.len())));
-        };
-        if sched_getaffinity(None)? != self.everywhere {
+        }
+        let threads = || [None].into_iter().chain(self.others.iter().copied().map(Some));
+        if threads().any(|thread| sched_getaffinity(thread).is_ok_and(|now| now != self.everywhere)) {
             return Err(io::Error::other("somebody else says where they run"));
         }
-        let placed = self.others.iter().zip(theirs).try_for_each(|(other, core)| {
-            if !is_ours(*other) {
-                return Err(io::Error::other("a thread has ended"));
-            }
-            Ok(sched_setaffinity(Some(*other), core)?)
-        });
-        let placed = placed.and_then(|()| Ok(sched_setaffinity(None, mine)?));
+        let placed = threads().zip(&self.cores).try_for_each(|(thread, core)| sched_setaffinity(thread, core));
         (self.is_placed, self.steps) = (placed.is_ok(), 0);
         if placed.is_err() {
             self.let_go();
         }
-        placed
+        Ok(placed?)
     }
 
-    /// Lets the threads run anywhere, also those that came in the place of others, which have the calling one's core and name.
+    /// Lets the threads run anywhere, also those that came in the place of others, which have the core of the calling one.
     fn let_go(&mut self) {
         (self.is_placed, self.steps) = (false, 0);
-        let me = gettid();
         let is_kept = |thread: &Pid| sched_getaffinity(Some(*thread)).is_ok_and(|now| self.cores.contains(&now));
-        let like_me = name_of(me).and_then(|name| named(&name, me).ok()).unwrap_or_default();
-        let others =
-            self.others.iter().filter(|other| is_ours(**other)).chain(like_me.iter().filter(|other| is_kept(other)));
-        for thread in others.copied().map(Some).chain([None]) {
+        for thread in named_like_me().into_iter().filter(is_kept).map(Some).chain([None]) {
             let _ = sched_setaffinity(thread, &self.everywhere);
         }
     }
@@ -200,29 +180,15 @@ fn is_ours(thread: Pid) -> bool {
     fs::exists(format!("/proc/self/task/{}", thread.as_raw_nonzero())).unwrap_or_default()
 }
 
-/// The threads of this process, in the order of their numbers.
-fn threads() -> io::Result<Vec<Pid>> {
+/// The other threads of this process that have the calling one's name, in the order of their numbers. None where the system does not say.
+fn named_like_me() -> Vec<Pid> {
+    let name = |thread: Pid| fs::read_to_string(format!("/proc/self/task/{}/comm", thread.as_raw_nonzero())).ok();
+    let (me, mine) = (gettid(), name(gettid()));
     let number = |task: io::Result<fs::DirEntry>| task.ok()?.file_name().to_str()?.parse().ok().and_then(Pid::from_raw);
-    let mut threads: Vec<Pid> = fs::read_dir("/proc/self/task")?.filter_map(number).collect();
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().filter_map(number);
+    let mut threads: Vec<Pid> = tasks.filter(|thread| *thread != me && name(*thread) == mine).collect();
     threads.sort_by_key(|thread| thread.as_raw_nonzero());
-    Ok(threads)
-}
-
-fn rename(name: &str) {
-    // Linux keeps 15 bytes, and what it does not take costs only the name.
-    let _ = CString::new(name).map(|name| set_name(&name));
-}
-
-/// Threads of this process with this name, but for one.
-fn named(name: &str, but: Pid) -> io::Result<Vec<Pid>> {
-    let has_name = |thread: &Pid| *thread != but && name_of(*thread).is_some_and(|its| its == name);
-    Ok(threads()?.into_iter().filter(has_name).collect())
-}
-
-/// `None` if it has just ended.
-fn name_of(thread: Pid) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/self/task/{}/comm", thread.as_raw_nonzero())).ok()?;
-    Some(name.trim_end().to_owned())
+    threads
 }
 
 #[cfg(test)]

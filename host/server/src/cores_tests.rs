@@ -1,5 +1,16 @@
 //! Teams that are kept on cores, and let go.
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::set_name;
+
 use super::*;
+
+static NAMES: AtomicU32 = AtomicU32::new(0);
+
+fn rename(name: &str) {
+    set_name(&CString::new(name).unwrap()).unwrap();
+}
 
 fn on(processor: usize) -> CpuSet {
     let mut set = CpuSet::new();
@@ -36,8 +47,10 @@ fn wait_for_end(thread: Pid) {
 
 /// A team whose threads were started in its first step, which returns what ends them.
 fn team(cores: &[CpuSet], others: usize) -> (crossbeam_channel::Sender<()>, Team) {
+    // Threads are found by their name, which tests that run at once have otherwise.
+    rename(&format!("team {}", NAMES.fetch_add(1, Ordering::Relaxed)));
     let mut team = Team::new(cores.to_vec());
-    let end = team.step(cores.len() as u32, || start(others));
+    let end = team.step(cores.len() as u32, || start(others), |_| true);
     (end, team)
 }
 
@@ -77,15 +90,19 @@ fn a_team_of_which_only_some_compute_runs_anywhere_until_all_do() {
     let others = team.others.clone();
     let all = || [None, Some(others[0]), Some(others[1])].map(mask);
     assert_eq!(all(), [any(); 3]);
-    team.step(2, || assert_eq!(all(), [before; 3]));
-    team.step(3, || ());
+    team.step(2, || assert_eq!(all(), [before; 3]), |_| true);
+    team.step(3, || (), |_| true);
     assert_eq!(all(), [any(); 3]);
     // Those that end meanwhile are started again, at the next step that computes.
-    team.step(1, || drop(end));
+    team.step(1, || drop(end), |_| true);
     others.iter().for_each(|other| wait_for_end(*other));
-    team.step(3, || ());
+    team.step(3, || (), |_| true);
     assert!(!team.is_placed);
-    let _end = team.step(3, || start(2));
+    // Steps that compute nothing start none of them, however many there are.
+    (0..2 * STEPS_TO_COMPLETE).for_each(|_| team.step(3, || (), |()| false));
+    // One comes back when two compute, and the other one when all do.
+    let _one = team.step(2, || start(1), |_| true);
+    let _other = team.step(3, || start(1), |_| true);
     assert!(team.is_placed);
     assert_eq!([None, Some(team.others[0]), Some(team.others[1])].map(mask), [any(); 3]);
     sched_setaffinity(None, &before).unwrap();
@@ -103,9 +120,19 @@ fn regression_threads_stay_where_somebody_puts_them() {
     sched_setaffinity(Some(other), &any()).unwrap();
     team.check();
     assert!(!team.is_placed);
-    team.step(2, || ());
+    team.step(2, || (), |_| true);
     assert_eq!([mask(None), mask(Some(other))], [any(); 2]);
     sched_setaffinity(None, &before).unwrap();
+    // Also while the team is let go, and just before it is.
+    for threads in [[1, 2], [2, 1]] {
+        let (_end, mut team) = self::team(&[any(), before], 1);
+        let other = team.others[0];
+        team.step(threads[0], || (), |()| true);
+        sched_setaffinity(Some(other), &any()).unwrap();
+        team.step(threads[1], || (), |()| true);
+        assert_eq!(mask(Some(other)), any(), "{threads:?}");
+        sched_setaffinity(None, &before).unwrap();
+    }
 }
 
 #[test]
@@ -131,32 +158,18 @@ fn regression_threads_that_came_in_the_place_of_others_are_let_go_with_the_team(
 }
 
 #[test]
-fn regression_a_thread_whose_first_step_panics_has_its_name_again() {
-    let named = || fs::read_to_string("/proc/thread-self/comm").unwrap();
-    let panics = || Team::new(vec![any(), any()]).step(2, || std::panic::panic_any("on purpose"));
-    let run = move || {
-        assert!(std::panic::catch_unwind(panics).is_err());
-        named()
-    };
-    let name = std::thread::Builder::new().name("worker-x".to_owned()).spawn(run).unwrap().join().unwrap();
-    assert_eq!(name, "worker-x\n");
-}
-
-#[test]
 fn as_many_threads_as_cores_are_kept_and_no_others() {
     let before = mask(None);
     for (cores, threads) in [(3, 1), (2, 2), (2, 0), (0, 2)] {
         let (_end, mut team) = team(&vec![any(); cores], threads);
-        (0..STEPS_TO_COMPLETE).for_each(|_| team.step(cores as u32, || ()));
+        (0..STEPS_TO_COMPLETE).for_each(|_| team.step(cores as u32, || (), |()| true));
         assert!(!team.is_placed && team.cores.is_empty(), "{threads} more threads for {cores} cores");
     }
     // What the system does not take: of the other thread, and of the one that computes with it.
     for cores in [[any(), CpuSet::new()], [CpuSet::new(), any()]] {
-        let known = threads().unwrap();
         let (_end, team) = team(&cores, 1);
         assert!(!team.is_placed);
-        let new = threads().unwrap().into_iter().filter(|thread| !known.contains(thread));
-        new.map(Some).chain([None]).for_each(|thread| assert_eq!(mask(thread), before));
+        named_like_me().into_iter().map(Some).chain([None]).for_each(|thread| assert_eq!(mask(thread), before));
     }
 }
 

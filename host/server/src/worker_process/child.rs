@@ -35,6 +35,7 @@ use camshaft_process::frames::{self, Incoming};
 use camshaft_process::{confine_calls, confine_files, control, give_back_memory, make_expendable, make_polite, say};
 use camshaft_tensor::{Predictor, TensorModel};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -164,7 +165,7 @@ fn run_process() -> io::Result<()> {
     make_expendable()?;
     let Some(setup) = frames::receive::<Setup>(&mut orders)? else { return Ok(()) };
     // Before there are other threads, which would not be held to it. What drivers of devices open, nobody knows.
-    let has_landlock = !setup.is_on_devices() && confine_files(&readable(&setup), &writable(&setup));
+    let has_landlock = !setup.is_on_devices() && confine_files(&readable(&setup), writable(&setup).as_slice());
     let log = logging::start_lines(&setup.log).map_err(io::Error::other)?;
     give_back_memory()?;
     let hooks = Hooks::Replica(Arc::new(PolicyReplica::new(setup.code_dir.as_deref())));
@@ -278,12 +279,11 @@ fn readable(setup: &Setup) -> Vec<PathBuf> {
     dirs.chain(SYSTEM.map(PathBuf::from)).collect()
 }
 
-/// Its part of the cache on disk, and the names of its threads.
-fn writable(setup: &Setup) -> Vec<PathBuf> {
+/// Its part of the cache on disk.
+fn writable(setup: &Setup) -> Option<PathBuf> {
     let dir = setup.cache.dir();
     // What cannot be made now cannot be used later, which is said then.
-    let dir = dir.inspect(|dir| _ = DirBuilder::new().recursive(true).mode(0o700).create(dir)).map(Path::to_owned);
-    dir.into_iter().chain([PathBuf::from("/proc/self/task")]).collect()
+    dir.inspect(|dir| _ = DirBuilder::new().recursive(true).mode(0o700).create(dir)).map(Path::to_owned)
 }
 
 /// A copy of a file without a path.
@@ -535,7 +535,7 @@ impl Process {
         let mut engine = EngineLoop::new(engine, worker);
         let all = self.setup.job.sizes.threads;
         let mut team = Team::new(cores.iter().map(|core| cores::set(core)).collect());
-        if let Err(error) = team.step(all, || engine.warm_up()) {
+        if let Err(error) = team.step(all, || engine.warm_up(), |_| true) {
             tracing::warn!(%error, worker = %id, "the engine could not decode a first token");
         }
         let internal = |error: io::Error| ServerError::internal("open a worker", error);
@@ -557,8 +557,13 @@ struct Threads(Arc<Mutex<Vec<JoinHandle<()>>>>);
 
 impl Threads {
     fn spawner(&self) -> Spawner {
-        let threads = self.0.clone();
+        // The worker that starts one may be kept on a core by then.
+        let (threads, everywhere) = (self.0.clone(), sched_getaffinity(None));
         Spawner::new(move |name, body| {
+            let body = move || {
+                let _ = everywhere.and_then(|everywhere| sched_setaffinity(None, &everywhere));
+                body();
+            };
             let thread = Builder::new().name(name.to_owned()).spawn(body)?;
             lock(&threads).push(thread);
             Ok(())
@@ -568,7 +573,13 @@ impl Threads {
     /// Of those that come after whatever computes.
     fn polite(&self) -> Spawner {
         let threads = self.spawner();
-        Spawner::new(move |name, body| threads.spawn(name, Box::new(|| (make_polite(0), body()).1)))
+        Spawner::new(move |name, body| {
+            let politely = || {
+                make_polite(0);
+                body();
+            };
+            threads.spawn(name, Box::new(politely))
+        })
     }
 
     fn join(&self) {
@@ -584,7 +595,7 @@ impl Drop for Threads {
     }
 }
 
-/// One of them that is alike.
+/// Drops one that is meant: there may be several of the same.
 fn drop_one<T>(all: &Mutex<Vec<T>>, is_it: impl FnMut(&T) -> bool) -> Result<Reply, Failure> {
     let mut all = lock(all);
     let one = all.iter().position(is_it);

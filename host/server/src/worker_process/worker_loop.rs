@@ -8,6 +8,7 @@ use camshaft_core::engine::Engine;
 use camshaft_core::engine_loop::EngineLoop;
 use camshaft_core::message::{Event, Events};
 use camshaft_core::report::Report;
+use camshaft_core::worker::Step;
 use camshaft_process::frames::{self, Incoming, Received};
 
 use super::child::Hooks;
@@ -32,7 +33,8 @@ impl<E: Engine> WorkerLoop<E> {
         while self.take_messages() {
             self.engine.set_threads(self.threads);
             let now = begun.elapsed();
-            self.team.step(self.threads, || self.engine.step(now, &mut self.out));
+            let step = || self.engine.step(now, &mut self.out);
+            self.team.step(self.threads, step, |step| matches!(step, Step::Decoded { .. }));
             self.out.took = begun.elapsed().saturating_sub(now);
             self.out.may_take_longer = self.engine.worker().may_take_longer();
             let report = self.engine.report();
