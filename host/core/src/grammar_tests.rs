@@ -1,5 +1,6 @@
 //! What is supported of each kind of grammar, and what becomes of grammars that are made to harm.
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -279,6 +280,40 @@ fn a_store_keeps_the_grammars_that_were_used_last_and_none_that_was_used_once() 
     let store = GrammarStore::of_worker(store.vocabulary().clone());
     compile_twice(&store, 0);
     assert!(!store.has(&numbered(0)), "somebody else holds what is kept");
+}
+
+#[derive(Debug)]
+struct There(Arc<AtomicBool>);
+
+impl CompiledElsewhere for There {
+    fn is_there(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+
+#[test]
+fn regression_what_was_compiled_where_somebody_ended_is_compiled_again() {
+    let (alive, compiled) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (process, count) = (alive.clone(), compiled.clone());
+    let store = GrammarStore::elsewhere(store().vocabulary().clone(), move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(There(process.clone())))
+    });
+    compile_twice(&store, 0);
+    compile_twice(&store, 0);
+    assert_eq!((compiled.load(Ordering::Relaxed), store.has(&numbered(0))), (2, true), "the second time it is kept");
+    alive.store(false, Ordering::Relaxed);
+    assert!(!store.has(&numbered(0)));
+    alive.store(true, Ordering::Relaxed);
+    let (again, before) = (store.compile(&numbered(0)), compiled.load(Ordering::Relaxed));
+    assert!(again.is_ok() && before == 2, "it is there again");
+    alive.store(false, Ordering::Relaxed);
+    store.compile(&numbered(0)).unwrap();
+    assert_eq!(compiled.load(Ordering::Relaxed), 3);
 }
 
 #[test]

@@ -32,20 +32,20 @@ pub struct GrammarStore {
 }
 
 /// Has a grammar compiled where it is used.
-type Elsewhere = dyn Fn(&Grammar) -> Result<CompiledElsewhere, GrammarError> + Send + Sync;
+type Elsewhere = dyn Fn(&Grammar) -> Result<Box<dyn CompiledElsewhere>, GrammarError> + Send + Sync;
 
-/// A grammar that is compiled elsewhere.
-pub struct CompiledElsewhere {
-    /// It is to be kept there as long as somebody has this.
-    pub kept: Box<dyn Any + Send + Sync>,
+/// A grammar that is compiled elsewhere, and to be kept there as long as somebody has this.
+pub trait CompiledElsewhere: fmt::Debug + Send + Sync {
+    /// Whether it is there still.
+    fn is_there(&self) -> bool;
     /// About the bytes that it takes there.
-    pub bytes: usize,
+    fn bytes(&self) -> usize;
 }
 
 /// A grammar that is compiled.
 enum Kept {
     Here(Arc<Compiled>),
-    Elsewhere(CompiledElsewhere),
+    Elsewhere(Box<dyn CompiledElsewhere>),
 }
 
 /// What was compiled, and what came of it.
@@ -75,12 +75,6 @@ pub struct InUse {
     pub bytes: usize,
 }
 
-impl fmt::Debug for CompiledElsewhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompiledElsewhere").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
 impl fmt::Debug for GrammarStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrammarStore").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
@@ -100,7 +94,7 @@ impl GrammarStore {
     /// What is compiled by somebody else, who has the workers.
     pub fn elsewhere(
         vocabulary: Arc<Vocabulary>,
-        compile: impl Fn(&Grammar) -> Result<CompiledElsewhere, GrammarError> + Send + Sync + 'static,
+        compile: impl Fn(&Grammar) -> Result<Box<dyn CompiledElsewhere>, GrammarError> + Send + Sync + 'static,
     ) -> Self {
         Self { elsewhere: Some(Box::new(compile)), ..Self::new(vocabulary) }
     }
@@ -151,7 +145,7 @@ impl GrammarStore {
     /// Whether a grammar can be compiled, as far as that is known.
     pub fn verdict(&self, grammar: &Grammar) -> Option<Result<(), GrammarError>> {
         let known = self.known();
-        if known.is_used(grammar.digest()) { Some(Ok(())) } else { known.verdict(grammar.digest()) }
+        known.live(grammar.digest()).map(|_| Ok(())).or_else(|| known.verdict(grammar.digest()))
     }
 
     /// Somebody else has found out whether it can be compiled.
@@ -162,17 +156,21 @@ impl GrammarStore {
     /// Whether [`GrammarStore::compile`] answers at once: it is compiled, or known to be refused.
     pub fn has(&self, grammar: &Grammar) -> bool {
         let known = self.known();
-        known.is_used(grammar.digest()) || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
+        known.live(grammar.digest()).is_some()
+            || known.verdict(grammar.digest()).is_some_and(|verdict| verdict.is_err())
     }
 
     fn get(&self, grammar: &Grammar) -> Result<Arc<Kept>, GrammarError> {
         let digest = grammar.digest();
-        if let Some(found) = self.known().find(digest, self.most) {
+        let mut known = self.known();
+        if let Some(found) = known.live(digest) {
+            known.keep(digest, &found, self.most);
             return Ok(found);
         }
-        if let Some(Err(error)) = self.known().verdict(digest) {
+        if let Some(Err(error)) = known.verdict(digest) {
             return Err(error);
         }
+        drop(known);
         let new = Arc::new(self.make(grammar)?);
         self.known().keep(digest, &new, self.most);
         Ok(new)
@@ -212,25 +210,25 @@ impl Kept {
     fn bytes(&self) -> usize {
         match self {
             Self::Here(compiled) => compiled.bytes,
-            Self::Elsewhere(compiled) => compiled.bytes,
+            Self::Elsewhere(compiled) => compiled.bytes(),
         }
+    }
+
+    /// Where it was compiled may have ended.
+    fn is_there(&self) -> bool {
+        !matches!(self, Self::Elsewhere(compiled) if !compiled.is_there())
     }
 }
 
 impl Known {
-    fn is_used(&self, digest: GrammarDigest) -> bool {
-        self.used.get(&digest).is_some_and(|used| used.strong_count() > 0)
-    }
-
-    fn find(&mut self, digest: GrammarDigest, most: usize) -> Option<Arc<Kept>> {
-        let found = self.used.get(&digest)?.upgrade()?;
-        self.keep(digest, &found, most);
-        Some(found)
+    fn live(&self, digest: GrammarDigest) -> Option<Arc<Kept>> {
+        self.used.get(&digest)?.upgrade().filter(|used| used.is_there())
     }
 
     /// What is wanted for the first time is not kept beyond its use: whoever sends a new one each time leaves nothing behind. Of the
     /// others, what was not used for longest goes.
     fn keep(&mut self, digest: GrammarDigest, compiled: &Arc<Kept>, most: usize) {
+        self.kept.retain(|(_, kept)| kept.is_there());
         match self.kept.iter().position(|(kept, _)| *kept == digest) {
             Some(at) => self.kept[at..].rotate_left(1),
             None => {

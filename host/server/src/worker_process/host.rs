@@ -105,9 +105,21 @@ struct Adapters {
 }
 
 /// A grammar that is compiled there.
+#[derive(Debug)]
 struct CompiledThere {
     process: Weak<Running>,
     digest: GrammarDigest,
+    bytes: usize,
+}
+
+impl CompiledElsewhere for CompiledThere {
+    fn is_there(&self) -> bool {
+        self.process.upgrade().is_some_and(|process| !process.has_ended.load(Ordering::SeqCst))
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for CompiledThere {
@@ -341,14 +353,13 @@ impl EngineProcess {
     ///
     /// # Errors
     /// It is refused, or the process is gone.
-    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<CompiledElsewhere, GrammarError> {
+    pub(crate) fn compile(&self, grammar: &Grammar) -> Result<Box<dyn CompiledElsewhere>, GrammarError> {
         let busy = |error: ServerError| GrammarError::busy(error.to_string());
         let running = self.running().map_err(busy)?;
         let order = Order::Compile(Box::new(grammar.clone()));
         match self.ask(&running, order, None).map_err(busy)? {
             Reply::Compiled(bytes) => {
-                let there = CompiledThere { process: Arc::downgrade(&running), digest: grammar.digest() };
-                Ok(CompiledElsewhere { kept: Box::new(there), bytes })
+                Ok(Box::new(CompiledThere { process: Arc::downgrade(&running), digest: grammar.digest(), bytes }))
             }
             Reply::Refused(error) => Err(error),
             other => Err(GrammarError::busy(format!("{other:?}"))),
