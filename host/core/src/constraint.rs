@@ -1,4 +1,6 @@
 //! A generation's grammar on its worker.
+use std::sync::{Arc, Weak};
+
 use crate::grammar::{Mask, Matcher, MatcherError};
 use crate::ids::Token;
 use crate::message::WorkerError;
@@ -10,11 +12,13 @@ pub(crate) struct Constraint {
     matcher: Option<Box<Matcher>>,
     /// It is lent, and no step waits for it.
     pub(crate) is_apart: bool,
+    /// As long as this is there, somebody wants it back.
+    wanted: Arc<()>,
 }
 
 impl Constraint {
     pub(crate) fn new(matcher: Matcher) -> Self {
-        Self { matcher: Some(Box::new(matcher)), is_apart: false }
+        Self { matcher: Some(Box::new(matcher)), is_apart: false, wanted: Arc::default() }
     }
 
     /// The tokens that may be drawn next.
@@ -64,8 +68,8 @@ impl Constraint {
     }
 
     /// Gives the matcher away until [`Constraint::give_back`].
-    pub(crate) fn lend(&mut self) -> Option<Box<Matcher>> {
-        self.matcher.take()
+    pub(crate) fn lend(&mut self) -> Option<(Box<Matcher>, Weak<()>)> {
+        Some((self.matcher.take()?, Arc::downgrade(&self.wanted)))
     }
 
     pub(crate) fn give_back(&mut self, matcher: Box<Matcher>) {

@@ -215,6 +215,10 @@ impl Worker {
 
     fn cancel(&mut self, id: RequestId, engine: &mut impl Engine, events: &mut impl Events) {
         let Some(sequence) = self.roster.remove(id, engine) else { return };
+        if let Some(threads) = &mut self.masks {
+            // What was computed for it takes memory, also where no step comes any more.
+            masks::collect(threads, &mut self.roster, Duration::ZERO);
+        }
         events.push(Event::Finished { id, reason: FinishReason::Cancelled, usage: sequence.usage() });
         self.roster.admit_waiting(engine, events);
     }

@@ -30,7 +30,7 @@ const MAX_TOKENS: usize = (1 << 24) - 1;
 /// A compiled grammar. Its lexer learns states while it is used, which all generations with the grammar share.
 pub(super) struct Compiled {
     /// Never used, so that it has learned nothing and failed at nothing.
-    pristine: TokenParser,
+    pub(super) pristine: TokenParser,
     /// Its clones share a lexer; another one once a generation failed with it. `None`: nobody has used it since.
     shared: Mutex<Option<TokenParser>>,
     pub(super) vocabulary: Arc<Vocabulary>,

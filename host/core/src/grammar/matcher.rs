@@ -86,6 +86,8 @@ pub struct Matcher {
     /// Time that all of it took.
     worked: Duration,
     prepared: VecDeque<Prepared>,
+    /// Others learn from its lexer, and wait for each other there.
+    shares_lexer: bool,
 }
 
 impl fmt::Debug for Matcher {
@@ -111,13 +113,8 @@ impl Matcher {
             spent: 0,
             worked: Duration::ZERO,
             prepared: VecDeque::new(),
+            shares_lexer: true,
         }
-    }
-
-    /// Another one at the beginning.
-    #[must_use]
-    pub fn fresh(&self) -> Self {
-        Self::new(self.compiled.clone())
     }
 
     /// Whether some generation with its grammar took so long that steps are not to wait for it.
@@ -150,6 +147,9 @@ impl Matcher {
     pub fn prepare(&mut self, draft: &[Token]) {
         if !self.prepared.is_empty() {
             return;
+        }
+        if self.shares_lexer && self.is_slow() {
+            self.rebuild();
         }
         let start = self.tokens.len();
         let mut prepared = VecDeque::with_capacity(draft.len() + 1);
@@ -279,7 +279,9 @@ impl Matcher {
 
     /// Begins anew, with a lexer that has learned nothing, and takes all tokens again.
     fn rebuild(&mut self) {
-        self.parser = self.compiled.renewed_parser();
+        self.shares_lexer = !self.is_slow();
+        self.parser =
+            if self.shares_lexer { self.compiled.renewed_parser() } else { self.compiled.pristine.deep_clone() };
         self.fault = None;
         let tokens = std::mem::take(&mut self.tokens);
         // What it took once, it takes again; if not, it says so when it is asked next.
@@ -317,8 +319,7 @@ impl Matcher {
 
 /// Time that the calling thread has computed.
 fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]

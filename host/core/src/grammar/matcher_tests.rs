@@ -156,6 +156,24 @@ fn a_lexer_that_has_learned_too_much_for_one_generation_is_not_shared_with_the_n
 
 /// Every split of the text into two is another reading of it.
 #[test]
+fn regression_generations_with_a_slow_grammar_do_not_wait_for_each_others_lexer() {
+    let store = store();
+    let grammar = Grammar::new(regex("[a-z]{3,9}(ab|ba)+"));
+    let _used = store.compile(&grammar).unwrap();
+    let [mut apart, mut other] = [(), ()].map(|()| store.matcher(&grammar).unwrap());
+    apart.compiled.is_slow.store(true, Ordering::Relaxed);
+    let states = |matcher: &mut Matcher| matcher.parser.parser.lexer_stats().num_states;
+    let before = states(&mut other);
+    apart.prepare(&[]);
+    let spells =
+        |matcher: &mut Matcher| "xyzab".bytes().for_each(|byte| _ = matcher.accept(Token(byte.into())).unwrap());
+    spells(&mut apart);
+    assert!(states(&mut apart) > before && states(&mut other) == before, "each has its own");
+    spells(&mut other);
+    assert_eq!(apart.mask(), other.mask());
+}
+
+#[test]
 fn regression_an_ambiguous_grammar_comes_to_an_end_instead_of_taking_ever_longer() {
     let store = store();
     let text = "root ::= e\ne ::= e e | [a-z ] | \"\"".to_owned();
@@ -233,7 +251,7 @@ proptest! {
                     prop_assert!(draft.is_empty() || fits > 0);
                 }
             }
-            let mut alone = matcher.fresh();
+            let mut alone = Matcher::new(matcher.compiled.clone());
             for token in &taken {
                 alone.accept(*token).unwrap();
             }

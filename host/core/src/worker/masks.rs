@@ -2,6 +2,7 @@
 //! between the steps, which they are left out of.
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Weak;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -22,6 +23,14 @@ struct MaskJob {
     id: RequestId,
     matcher: Box<Matcher>,
     draft: Vec<Token>,
+    wanted: Weak<()>,
+}
+
+impl MaskJob {
+    /// Of those who left, nobody wants it.
+    fn is_wanted(&self) -> bool {
+        self.wanted.strong_count() > 0
+    }
 }
 
 /// Threads that compute masks for one worker. Each starts with its first ones, and ends when this is dropped.
@@ -108,8 +117,10 @@ fn start(name: &'static str, spawner: &Spawner) -> Thread {
     let (finished, done) = sync_channel(MOST);
     let body = move || {
         for mut batch in received {
+            batch.retain(MaskJob::is_wanted);
             batch.iter_mut().for_each(|job| job.matcher.prepare(&job.draft));
-            if finished.send(batch).is_err() {
+            batch.retain(MaskJob::is_wanted);
+            if !batch.is_empty() && finished.send(batch).is_err() {
                 break;
             }
         }
@@ -140,7 +151,8 @@ pub(super) fn finish(threads: &mut MaskThreads, running: &mut [Sequence]) {
     give_back(threads.beside.finish(Duration::MAX).unwrap_or_default(), running);
 }
 
-/// Leaves out of the step, by its `limits`, those whose masks take long, until they are there. Returns whether it left any out.
+/// Has those whose masks take long wait for them with their last token, by its `limits`: what comes before is computed meanwhile, which
+/// others may share. Returns whether any waits.
 pub(super) fn set_apart(threads: &mut MaskThreads, roster: &mut Roster, limits: &mut [u32]) -> bool {
     collect(threads, roster, Duration::ZERO);
     let mut any = false;
@@ -148,16 +160,16 @@ pub(super) fn set_apart(threads: &mut MaskThreads, roster: &mut Roster, limits: 
         let needs_time = sequence.constraint.as_ref().is_some_and(Constraint::needs_time);
         if needs_time && *limit > sequence.kv_tokens {
             let job = lend(sequence, Vec::new()).into_iter().collect();
-            let begun = threads.apart.begin(job);
-            let Some(constraint) = &mut sequence.constraint else { continue };
-            match begun {
-                Ok(()) => constraint.is_apart = true,
+            match (threads.apart.begin(job), &mut sequence.constraint) {
+                (Ok(()), Some(constraint)) => constraint.is_apart = true,
                 // The step computes it.
-                Err(jobs) => jobs.into_iter().for_each(|job| constraint.give_back(job.matcher)),
+                (Err(jobs), _) => give_back(jobs, [&mut *sequence]),
+                (Ok(()), None) => {}
             }
         }
-        if sequence.constraint.as_ref().is_some_and(|constraint| constraint.is_apart) {
-            *limit = sequence.kv_tokens;
+        let last = sequence.tokens.len().saturating_sub(1) as u32;
+        if *limit > last && sequence.constraint.as_ref().is_some_and(|constraint| constraint.is_apart) {
+            *limit = last;
             any = true;
         }
     }
@@ -166,20 +178,19 @@ pub(super) fn set_apart(threads: &mut MaskThreads, roster: &mut Roster, limits: 
 
 /// Takes back what is done, of which the first may take this long. Without the thread, those who wait for it learn so when they draw.
 pub(super) fn collect(threads: &mut MaskThreads, roster: &mut Roster, mut within: Duration) {
-    let is_apart = |sequence: &Sequence| sequence.constraint.as_ref().is_some_and(|constraint| constraint.is_apart);
-    while roster.running.iter().chain(&roster.waiting).any(is_apart) {
+    loop {
         let all = roster.running.iter_mut().chain(&mut roster.waiting);
         match threads.apart.finish(std::mem::take(&mut within)) {
-            Some(jobs) if jobs.is_empty() => break,
+            Some(jobs) if jobs.is_empty() => return,
             Some(jobs) => give_back(jobs, all),
-            None => all.filter_map(|s| s.constraint.as_mut()).for_each(|lost| lost.is_apart = false),
+            None => return all.filter_map(|s| s.constraint.as_mut()).for_each(|lost| lost.is_apart = false),
         }
     }
 }
 
 fn lend(sequence: &mut Sequence, draft: Vec<Token>) -> Option<MaskJob> {
-    let matcher = sequence.constraint.as_mut()?.lend()?;
-    Some(MaskJob { id: sequence.id(), matcher, draft })
+    let (matcher, wanted) = sequence.constraint.as_mut()?.lend()?;
+    Some(MaskJob { id: sequence.id(), matcher, draft, wanted })
 }
 
 /// Of those who left meanwhile, nobody wants it.

@@ -1,4 +1,6 @@
 //! What a grammar is certain of is drafted, and masks are computed beside the step: neither changes what is drawn.
+use std::sync::Barrier;
+
 use serde_json::json;
 
 use super::grammars::{Schemas, bench, constrained, schema, uniform};
@@ -96,33 +98,48 @@ fn slow_masks_hold_up_nobody_else_and_nothing_that_is_drawn_changes() {
     let text = "start: a{100000}\na: b{100000}\nb: \"c\"{100000}";
     let slow = Arc::new(Grammar::new(GrammarSpec::Lark { text: text.to_owned() }));
     let quick = schema(&Schemas(3).object(3));
-    let run = |threads: Option<MaskThreads>| {
+    let prompt = "What all of them begin with takes several steps. ".repeat(6);
+    let run = |threads: Option<MaskThreads>, gate: Option<&Barrier>| {
         let mut bench = bench();
         bench.worker.masks = threads;
-        for (id, grammar) in [(1, &slow), (2, &quick), (3, &slow)] {
-            bench.begin(Start { max_tokens: 40, ..constrained(id, grammar) });
-        }
-        // Somebody leaves while masks are computed for it.
+        let request = |id, grammar: &Arc<Grammar>| Start {
+            prompt: start(id, &prompt).prompt,
+            max_tokens: 40,
+            ..constrained(id, grammar)
+        };
+        bench.begin(Start { max_tokens: 40, ..constrained(1, &slow) });
         bench.steps(3);
+        // The next one with it is slow from its beginning, and the one behind it shares its prompt.
+        [request(3, &slow), request(2, &quick)].into_iter().for_each(|request| bench.begin(request));
+        let has_ended = |bench: &Bench, id: u64| bench.results().get(&id).is_some_and(|(_, end)| end.is_some());
+        while !has_ended(&bench, 2) {
+            assert_ne!(bench.step(), Step::Idle);
+        }
+        assert!(gate.is_none() || !has_ended(&bench, 1) && !has_ended(&bench, 3));
         bench.command(Command::Cancel { id: RequestId(3) });
+        gate.map(Barrier::wait);
         bench.run();
         [1, 2].map(|id| bench.results().remove(&id).unwrap().0)
     };
-    let alone = run(None);
+    let alone = run(None, None);
     assert_eq!(alone[0], "c".repeat(40));
-    let (began, begun) = std::sync::mpsc::sync_channel(1);
+    let gate = Arc::new(Barrier::new(2));
+    let behind = gate.clone();
     let apart = Spawner::new(move |name, body| {
-        began.send(name).unwrap();
-        Spawner::detached().spawn(name, body)
+        let gate = behind.clone();
+        let body = move || {
+            gate.wait();
+            body();
+        };
+        Spawner::detached().spawn(name, Box::new(body))
     });
-    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), apart, Box::new(|| false)))), alone);
-    assert_eq!(begun.try_iter().collect::<Vec<_>>(), ["slow masks"]);
-    // Where it cannot be started, the step computes them; where it dies, its requests fail and others do not.
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), apart, Box::new(|| false))), Some(&gate)), alone);
+    // Where it cannot be started, or has died, the step computes them.
     let none = Spawner::new(|_, _| Err(std::io::Error::other("no thread")));
-    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), none, Box::new(|| false)))), alone);
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), none, Box::new(|| false))), None), alone);
     let dies = Spawner::new(|_, body| {
         drop(body);
         Ok(())
     });
-    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), dies, Box::new(|| false))))[1], alone[1]);
+    assert_eq!(run(Some(MaskThreads::new(Spawner::detached(), dies, Box::new(|| false))), None), alone);
 }
