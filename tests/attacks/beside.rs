@@ -167,6 +167,7 @@ fn long_attack_two_hundred_hostile_grammars_leave_sixteen_streams_as_they_are_an
     // As many clients at once as there will be, whose grammars are harmless: what that takes is not of the hostile ones.
     grammars::storm(&server.client, &grammars::harmless());
     let alone = streams(&polite);
+    std::thread::sleep(SETTLED);
     let (_, before) = taken(&server);
     let is_over = AtomicBool::new(false);
     let (answers, found) = std::thread::scope(|scope| {

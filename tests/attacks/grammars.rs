@@ -75,7 +75,7 @@ pub(crate) fn harmless() -> Vec<Value> {
 pub(crate) fn request(body: &Value, at: usize) -> Value {
     // Each is another grammar than the last of its kind, which the server would remember.
     let text = body.to_string().replace("start: ", &format!("// {at}\nstart: ").replace('\n', "\\n"));
-    let text = text.replace("\"regex\":\"", &format!("\"regex\":\"{at}?"));
+    let text = text.replace("\"regex\":\"", &format!("\"regex\":\"(?:{at})?"));
     let mut body: Value = serde_json::from_str(&text).unwrap();
     if let Some(schema) = body.pointer_mut("/response_format/json_schema/schema") {
         schema["$defs"] = json!({ "unused": { "const": at } });
@@ -141,4 +141,14 @@ fn two_hundred_hostile_grammars_cost_nobody_but_who_sends_them() {
     eventually("forks are left", || Some(readers(&server).len()).filter(|left| *left <= most()).ok_or("too many"));
     assert_eq!(text(polite.ask(CHAT, &story)), alone);
     row.end(&format!("p50/p99/most ms to an answer {}, and the polite client's text is the same", answers.told()));
+}
+
+#[test]
+fn regression_a_grammar_that_takes_too_long_is_refused_where_nobody_else_computes() {
+    let server = Setup::new().start();
+    let grammars = hostile();
+    for at in 0..2 {
+        let answer = server.client.post(CHAT, &request(&grammars[3], at));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+    }
 }

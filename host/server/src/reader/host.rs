@@ -227,7 +227,7 @@ impl ReaderProcess {
             let NewFork { connection, words, grave } = fork;
             let mut connection = UnixStream::from_std(connection).map_err(lost)?;
             let Some((body, was_prompt)) = exchange(&mut connection, &frame, grave.pid, (is_short, wall)).await else {
-                let is_own_fault = is_short && cpu_time(grave.pid) >= Some(OWN_FAULT);
+                let is_own_fault = wall <= SHORT_WALL && cpu_time(grave.pid) >= Some(OWN_FAULT);
                 let bound = if is_own_fault { Bound::Time } else { Bound::Wait };
                 let (stage, _) = grave.bury(words).await;
                 return Err(self.ended(stage.unwrap_or(Stage::Vocabulary), bound));
