@@ -4,7 +4,7 @@
 //! [`spawn`] starts one, and [`control`] is its end of the socket between them. One that has loaded what it needs can fork
 //! ([`serve_forks`]): each fork has its own connection, is bounded ([`bound_time`], [`AddressSpace`]) and confined ([`confine`]),
 //! ends with its parent, and says in its name what it does ([`say`]), so that whoever finds it dead knows. [`frames`] are the messages.
-//! [`give_back_memory`] is for each process that lives on.
+//! [`give_back_memory`] is for processes that do not fork.
 //!
 //! **Invariants.** Only a process with a single thread forks. A child ends when its parent does: it reads the end of its socket, and
 //! the system kills the forks of one that died.
