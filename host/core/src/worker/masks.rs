@@ -1,5 +1,5 @@
 //! Lends the matchers of sequences to threads that compute masks: those of a step while the engine decodes, and those of slow grammars
-//! between the steps, which they are left out of.
+//! while the steps go on without the tokens that need them.
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Weak;
